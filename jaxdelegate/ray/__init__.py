@@ -5,8 +5,8 @@ Importing this package does not need Ray: `Predictor` is a plain class that Ray'
 
 from typing import TYPE_CHECKING, Any
 
+from jaxdelegate.ray.batch_predictor import PredictorStats as PredictorStats
 from jaxdelegate.ray.columns import PredictionError as PredictionError
-from jaxdelegate.ray.metrics import PredictorStats as PredictorStats
 from jaxdelegate.ray.predictor import Predictor as Predictor
 
 if TYPE_CHECKING:

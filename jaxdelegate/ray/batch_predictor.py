@@ -1,10 +1,12 @@
 """What the callable classes of map_batches share: columns, rows that fail, counts and times."""
 
 import abc
+import dataclasses
+import functools
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 import numpy as np
@@ -18,17 +20,74 @@ from jaxdelegate.errors import (
     StoppedError,
     TensorError,
 )
+from jaxdelegate.optional import optional_module
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
 from jaxdelegate.ray.columns import Batch, PredictionError
-from jaxdelegate.ray.metrics import Meter, PredictorStats
-from jaxdelegate.ray.resources import assigned_resources, restrict
+from jaxdelegate.ray.resources import assigned_resources, restrict, running_ray
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _MAX_NAMED_ROWS = 10  # in an error
+_SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
+# Ray adds the prefix `ray_` to the names; Prometheus's exporter adds `_total` to those of counters.
+_METRICS = {
+    "rows": "Rows that were predicted.",
+    "rows_skipped": "Rows that were skipped because of an error.",
+    "input_tokens": "Tokens that a language model read.",
+    "rows_padded": "Rows that were computed only to fill a batch.",
+    "batches": "Batches that were predicted.",
+    "input_wait_seconds": "Time between two batches, in which the device was idle.",
+    "device_seconds": "Time to run a batch and wait for it.",
+}
 
 OnError = Literal["raise", "skip"]
 T = TypeVar("T")  # the inputs of a batch
+
+
+@dataclasses.dataclass
+class PredictorStats:
+    """The counts and times of one Predictor.
+
+    Attributes:
+        rows: rows that it predicted.
+        rows_skipped: rows that it skipped because of an error.
+        rows_padded: rows that were computed only to fill a batch.
+        input_tokens: tokens of these rows, if the model reads text.
+        batches: calls.
+        input_wait_seconds: time between calls, in which the device waited for rows.
+        device_seconds: time in which the model was run and waited for.
+        open_seconds: time in which the model was read and programs were compiled or loaded.
+        programs_loaded: programs read from the cache directory.
+        programs_stored: programs compiled and stored there.
+    """
+
+    rows: int = 0
+    rows_skipped: int = 0
+    rows_padded: int = 0
+    input_tokens: int = 0
+    batches: int = 0
+    input_wait_seconds: float = 0.0
+    device_seconds: float = 0.0
+    open_seconds: float = 0.0
+    programs_loaded: int = 0
+    programs_stored: int = 0
+
+
+def _ray_metrics(model: str) -> dict[str, Callable[[float], None]]:
+    """What adds to Ray's metrics `jaxdelegate_<name>`, tagged with the model."""
+    if running_ray() is None:
+        return {}
+    module = optional_module("ray.util.metrics", "ray")
+    tags, metrics = {"model": model}, {}
+    for name, text in _METRICS.items():
+        more: dict[str, Any] = {"description": text, "tag_keys": ("model",)}
+        if name.endswith("_seconds"):
+            histogram = module.Histogram(f"jaxdelegate_{name}", boundaries=_SECONDS, **more)
+            metrics[name] = functools.partial(histogram.observe, tags=tags)
+        else:
+            counter = module.Counter(f"jaxdelegate_{name}", **more)
+            metrics[name] = functools.partial(counter.inc, tags=tags)
+    return metrics
 
 
 class BatchPredictor(abc.ABC, Generic[T]):
@@ -51,7 +110,7 @@ class BatchPredictor(abc.ABC, Generic[T]):
         self._options = restrict(assigned_resources(), options or {}, num_threads)
         self._name = "<bytes>" if isinstance(model, bytes) else os.path.basename(os.fspath(model))
         self._skips, self._key = on_error == "skip", key
-        self._meter = Meter(self._name)
+        self._stats, self._metrics = PredictorStats(), _ray_metrics(self._name)
         self._ended: float | None = None
         self._begun = time.perf_counter()
 
@@ -60,7 +119,7 @@ class BatchPredictor(abc.ABC, Generic[T]):
         self._programs = programs
         if programs is not None:
             programs.compiles_once = True
-        self._meter.stats.open_seconds = time.perf_counter() - self._begun
+        self._stats.open_seconds = time.perf_counter() - self._begun
 
     def __call__(self, batch: Batch) -> dict[str, np.ndarray]:
         """Predict a batch.
@@ -77,7 +136,7 @@ class BatchPredictor(abc.ABC, Generic[T]):
             InterpreterError: the model failed, whatever the rows.
         """
         if self._ended is not None:
-            self._meter.add("input_wait_seconds", time.perf_counter() - self._ended)
+            self._add("input_wait_seconds", time.perf_counter() - self._ended)
         try:
             return self._predicted(batch)
         finally:
@@ -99,11 +158,10 @@ class BatchPredictor(abc.ABC, Generic[T]):
     @property
     def stats(self) -> PredictorStats:
         """Its counts and times so far."""
-        stats = self._meter.stats
         if self._programs is not None:
-            stats.programs_loaded = self._programs.statistics.loaded
-            stats.programs_stored = self._programs.statistics.stored
-        return stats
+            self._stats.programs_loaded = self._programs.statistics.loaded
+            self._stats.programs_stored = self._programs.statistics.stored
+        return self._stats
 
     @abc.abstractmethod
     def _inputs_of(self, batch: Batch) -> tuple[T, dict[int, str]]:
@@ -113,6 +171,11 @@ class BatchPredictor(abc.ABC, Generic[T]):
     def _run(self, inputs: T, rows: Sequence[int]) -> dict[str, np.ndarray]:
         """The outputs of some rows, [rows, ...]."""
 
+    def _add(self, name: str, amount: float) -> None:
+        setattr(self._stats, name, getattr(self._stats, name) + amount)
+        if amount and name in self._metrics:  # Ray's counters refuse 0
+            self._metrics[name](amount)
+
     def _predicted(self, batch: Batch) -> dict[str, np.ndarray]:
         inputs, wrong = self._inputs_of(batch)
         self._check_columns(batch)
@@ -120,7 +183,7 @@ class BatchPredictor(abc.ABC, Generic[T]):
         if wrong and not self._skips:
             raise self._error(batch, wrong)
         good = [i for i in range(count) if i not in wrong]
-        opened, begun = self._meter.stats.open_seconds, time.perf_counter()
+        opened, begun = self._stats.open_seconds, time.perf_counter()
         try:
             outputs = self._run(inputs, good)
         except (DeviceMemoryError, StoppedError):
@@ -133,8 +196,8 @@ class BatchPredictor(abc.ABC, Generic[T]):
                 raise self._error(batch, failed) from error
             wrong |= failed
             good = [i for i in good if i not in failed]
-        compiled = self._meter.stats.open_seconds - opened
-        self._meter.add("device_seconds", time.perf_counter() - begun - compiled)
+        compiled = self._stats.open_seconds - opened
+        self._add("device_seconds", time.perf_counter() - begun - compiled)
         self._count(len(good), batch, wrong)
         kept = {n: c if len(good) == count else np.asarray(c)[good] for n, c in batch.items()}
         return kept | {column: outputs[name] for name, column in self._outputs.items()}
@@ -165,7 +228,7 @@ class BatchPredictor(abc.ABC, Generic[T]):
 
     def _count(self, done: int, batch: Batch, wrong: Mapping[int, str]) -> None:
         for name, count in (("rows", done), ("batches", 1), ("rows_skipped", len(wrong))):
-            self._meter.add(name, count)
+            self._add(name, count)
         if wrong:
             named = self._named(batch, wrong, len(wrong))
             total = columns.num_rows(batch)

@@ -29,12 +29,6 @@ class TensorInfo:
     dtype: np.dtype  # object: strings, as bytes
 
 
-def input_columns(names: Mapping[str, str] | None, known: Collection[str]) -> dict[str, str]:
-    """The inputs whose columns the user named. An OptionError: one is unknown."""
-    _check_names("input", names or {}, known)
-    return dict(names or {})
-
-
 def output_columns(
     names: Mapping[str, str] | Sequence[str] | None,
     known: Collection[str],
@@ -46,7 +40,7 @@ def output_columns(
     if isinstance(names, str):
         raise OptionError(f"outputs: expected a list of names or a mapping, got the text {names!r}")
     chosen = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
-    _check_names("output", chosen, known)
+    check_names("output", chosen, known)
     if not chosen or len({*chosen.values()}) < len(chosen):
         raise OptionError(
             f"outputs: expected at least one, and another column for each, got {chosen}"
@@ -54,7 +48,8 @@ def output_columns(
     return chosen
 
 
-def _check_names(kind: str, names: Collection[str], known: Collection[str]) -> None:
+def check_names(kind: str, names: Collection[str], known: Collection[str]) -> None:
+    """An OptionError for a name that the model does not have; `kind`: "input" or "output"."""
     for name in names:
         if name not in known:
             listed = ", ".join(map(repr, known))

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +31,9 @@ _MAX_RESTARTS = 20  # of an actor; ends a run whose actors die before they begin
 class ImageActor:
     """Opens the model at the first call. Ray runs up to two calls at a time: one decodes."""
 
-    def __init__(
-        self, path: str, flags: Mapping[str, Any], batch_size: int, num_outputs: int
-    ) -> None:
-        """The first call reports what is wrong with the model or the flags of the delegates."""
-        self._path, self._flags = path, flags
-        self._batch_size, self._num_outputs = batch_size, num_outputs
+    def __init__(self, path: str, flags: Mapping[str, Any], **expected: int) -> None:
+        """`expected`: as for `open_image_model`. The first call reports what is wrong."""
+        self._path, self._flags, self._expected = path, flags, expected
         self._opening, self._running = threading.Lock(), threading.Lock()
         self._resources = assigned_resources() or Resources()
 
@@ -95,13 +92,11 @@ class ImageActor:
             if isinstance(delegate, JaxDelegate) and delegate.programs is not None:
                 delegate.programs.compiles_once = True
         interpreter = providers.open_interpreter(values, self._path, delegates)
-        return open_image_model(
-            self._path, interpreter, batch_size=self._batch_size, num_outputs=self._num_outputs
-        )
+        return open_image_model(self._path, interpreter, **self._expected)
 
 
 class RayRunner:
-    """Joins a cluster and runs batches on its actors. Leaving the context stops the actors.
+    """Joins a cluster and runs batches on its actors, until it is closed.
 
     The actors read the model and the images by their paths, from a disk that all machines share.
     Ray restarts an actor that dies, and runs its batches again.
@@ -123,8 +118,7 @@ class RayRunner:
             address: as `ray.init` takes it; "local" starts a Ray for this run.
             actors: how many; None: as many as fit.
             cpus: of each actor.
-            gpus: of each actor, at most 1; None: 1 if the cluster has any and no flag names another
-                platform.
+            gpus: of each; None: 1 if the cluster has any and no flag names another platform.
         """
         for name, value in (("actors", actors), ("cpus", cpus)):
             if value is not None and not 0 < value < math.inf:
@@ -152,9 +146,9 @@ class RayRunner:
             max_restarts=_MAX_RESTARTS,
             max_task_retries=_MAX_DEATHS - 1,
         )
-        arguments = os.path.abspath(path), self._flags, batch_size, num_outputs
-        self._batches = None
-        actors = [actor_class.remote(*arguments) for _ in range(self._count)]
+        expected = {"batch_size": batch_size, "num_outputs": num_outputs}
+        arguments = os.path.abspath(path), self._flags
+        actors = [actor_class.remote(*arguments, **expected) for _ in range(self._count)]
         self._batches = RayBatches(self._ray, actors)
         return self._batches.model
 
@@ -174,12 +168,6 @@ class RayRunner:
         self._batches = None  # Ray stops actors that nothing refers to, after their tasks
         if self._owns_ray:
             self._ray.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     def _join(self, address: str) -> None:
         more = {"include_dashboard": False} if address == "local" else {}
@@ -209,12 +197,11 @@ class RayRunner:
         return {"num_cpus": takes["cpu"], "num_gpus": takes["gpu"]}, actors or room
 
     def _gpus(self, available: float) -> float:
-        """By default: of an actor."""
-        platform = self._flags.get("jax_platform") or ("gpu" if self._flags.get("use_gpu") else "")
-        if platform == "gpu":
-            return 1.0
-        is_other = platform or "use_xnnpack" in self._flags or self._flags.get("use_jax") is False
-        return 0.0 if is_other or not available else 1.0
+        """Those of an actor, by default."""
+        flags = self._flags
+        platform = flags.get("jax_platform") or ("gpu" if flags.get("use_gpu") else "")
+        is_other = platform or "use_xnnpack" in flags or flags.get("use_jax") is False
+        return 1.0 if platform == "gpu" or (available and not is_other) else 0.0
 
 
 class RayBatches:
@@ -248,8 +235,7 @@ class RayBatches:
             ahead = start + _BATCHES_AHEAD * len(self.actors) * size
             while start not in self._done:
                 while self._free and waiting and waiting[0] <= ahead:
-                    number = waiting.popleft()
-                    self._submit(number, paths[number : number + size])
+                    self._submit(waiting.popleft(), paths, size)
                 self._wait()
             name = f"with the batch that begins with {paths[start]}"
             batch, times = self._result(self._done.pop(start), name)
@@ -266,8 +252,9 @@ class RayBatches:
         decode, device, busy = (float(np.clip(t / whole, 0, 1)) for t in (*waits, times.busy))
         return Waits(times.wall, decode, device, busy)
 
-    def _submit(self, first: int, paths: Sequence[Path]) -> None:
-        actor, absolute = self._free.popleft(), [Path(os.path.abspath(path)) for path in paths]
+    def _submit(self, first: int, paths: Sequence[Path], size: int) -> None:
+        actor = self._free.popleft()
+        absolute = [Path(os.path.abspath(path)) for path in paths[first : first + size]]
         self._tasks[actor.run.remote(first, absolute, *self.arguments)] = actor, first
 
     def _wait(self) -> None:
@@ -277,19 +264,13 @@ class RayBatches:
             self._done[first] = task
             self._free.append(actor)
             return
-        self._admit(self._result(task, "while it opened the model"))
+        self._models.append(self._result(task, "while it opened the model"))
         self._free.extend([actor] * _BATCHES_PER_ACTOR)
-
-    def _admit(self, model: ImageModel) -> None:
-        self._models.append(model)
-        first, other = (
-            (m.digest, m.input_shape, m.dtype.name, m.output_shapes, m.notes)
-            for m in (self._models[0], model)
-        )
-        if first != other:
+        known, other = _facts(self._models[0]), _facts(self._models[-1])
+        if known != other:
             raise DataError(
                 "two actors have opened different models, or run them in different batches: "
-                f"{first} and {other}; the model's path has to be the same file on all machines"
+                f"{known} and {other}; the model's path has to be the same file on all machines"
             )
 
     def _result(self, task: Any, when: str) -> Any:
@@ -299,3 +280,7 @@ class RayBatches:
             raise InterpreterError(f"an actor died repeatedly {when}: {error}") from error
         except self._ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
+
+
+def _facts(model: ImageModel) -> tuple[Any, ...]:
+    return model.digest, model.input_shape, model.dtype.name, model.output_shapes, model.notes

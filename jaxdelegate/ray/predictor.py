@@ -28,9 +28,9 @@ Rows = Mapping[str, np.ndarray]  # by name of an input or output, [n, ...]
 class BatchSizes:
     """Chooses for each batch the size in which it runs.
 
-    By default a batch runs in the smallest size so far that holds it. If no size does, the first
-    two sizes are those of the batches, and further ones are powers of two: a data set with varying
-    batches compiles few programs, and one with equal batches pads none of them.
+    It is the smallest size so far that holds the batch. If none does, the first two sizes are those
+    of the batches, and further ones powers of two: a data set with varying batches compiles few
+    programs, and one with equal batches pads none of them.
     """
 
     def __init__(self, fixed: Sequence[int] | None = None) -> None:
@@ -42,14 +42,10 @@ class BatchSizes:
 
     def of(self, rows: int) -> int:
         """The size in which a batch runs; if it is smaller than the batch, in several runs."""
-        fitting = next((size for size in self._sizes if size >= rows), None)
-        if fitting is not None:
-            return fitting
-        if self._are_fixed:
-            return self._sizes[-1]
-        size = rows if len(self._sizes) < _EXACT_SIZES else 1 << (rows - 1).bit_length()
-        self._sizes.append(size)
-        return size
+        if not self._are_fixed and rows > max(self._sizes, default=0):
+            is_exact = len(self._sizes) < _EXACT_SIZES
+            self._sizes.append(rows if is_exact else 1 << (rows - 1).bit_length())
+        return next((size for size in self._sizes if size >= rows), self._sizes[-1])
 
 
 class Predictor(BatchPredictor[Rows]):
@@ -121,10 +117,10 @@ class Predictor(BatchPredictor[Rows]):
         self._read_signature(signature)
         self._is_one_by_one = not self._has_batch
         self._in_flight = 1 if delegate.target.platform == "cpu" else 2
-        self._shapes: dict[str, tuple[int, ...]] = {}
         self._notes: tuple[str, ...] = ()
         names = [tensor.name for tensor in self._input_tensors]
-        self._inputs = {name: name for name in names} | columns.input_columns(inputs, names)
+        columns.check_names("input", inputs or {}, names)
+        self._inputs = {name: name for name in names} | dict(inputs or {})
         names = [tensor.name for tensor in self._output_tensors]
         self._outputs = columns.output_columns(outputs, names)
         self._opened(delegate.programs)
@@ -230,21 +226,15 @@ class Predictor(BatchPredictor[Rows]):
         return None
 
     def _allocate(self, rows: Rows, size: int) -> None:
-        first = (size,) if self._has_batch else ()
-        shapes = {name: (*first, *array.shape[1:]) for name, array in rows.items()}
-        if shapes == self._shapes:
-            return
         begun = time.perf_counter()
-        self._shapes = {}
+        runner = self._interpreter._runner(self._subgraph)
         for tensor in self._input_tensors:
-            shape = shapes[tensor.name]
-            self._interpreter._resize(self._subgraph, tensor.index, shape, strict=False)
-        if self._subgraph == 0:
-            self._interpreter.allocate_tensors()
-        else:
-            self._interpreter._runner(self._subgraph).allocate()
-        self._shapes = shapes
-        self._meter.stats.open_seconds += time.perf_counter() - begun
+            shape = (*([size] if self._has_batch else []), *rows[tensor.name].shape[1:])
+            if not runner.has_shape(tensor.index, shape):
+                self._interpreter._resize(self._subgraph, tensor.index, shape, strict=False)
+        if not runner.is_allocated:
+            runner.allocate()
+        self._stats.open_seconds += time.perf_counter() - begun
 
     def _start(self, rows: Rows, size: int) -> Callable[[], list[np.ndarray]]:
         """Start to run up to `size` rows; the returned function waits for their outputs."""
@@ -255,7 +245,7 @@ class Predictor(BatchPredictor[Rows]):
             self._interpreter.reset_all_variables()  # no row sees the state of earlier ones
         results = self._interpreter._start(inputs, self._subgraph)
         indices = self._interpreter._model.subgraphs[self._subgraph].outputs
-        self._meter.add("rows_padded", size - count)
+        self._add("rows_padded", size - count)
 
         def wait() -> list[np.ndarray]:
             arrays = dict(zip(indices, results(), strict=True))

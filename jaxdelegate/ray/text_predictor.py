@@ -1,26 +1,32 @@
 """A language model or a text encoder as the callable class that map_batches runs in actors."""
 
+import dataclasses
+import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.channels import ChannelReader
+from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig
-from jaxdelegate.lm.embedding_engine import EmbeddingEngine
-from jaxdelegate.lm.embeddings import EmbeddingOptions
+from jaxdelegate.lm.embedding_engine import EmbeddingEngine, normalized
+from jaxdelegate.lm.embeddings import EmbeddingOptions, InputOverflowStrategy
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.generation import Request, generated, scored
+from jaxdelegate.lm.messages import stated
 from jaxdelegate.model.sections import LLM_METADATA
 from jaxdelegate.model.source import text_metadata
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.ray import columns
 from jaxdelegate.ray.batch_predictor import BatchPredictor, OnError
 from jaxdelegate.ray.columns import Batch, PredictionError
-from jaxdelegate.ray.text_tasks import Embed, Generate, Item, Row, Score, TextTask
 
 Task = Literal["generate", "score", "embed"]
+Row = Mapping[str, Any]  # the values of inputs or of outputs, by name
 # The arguments that only some tasks have, and their types.
 _ARGUMENTS: Mapping[str, tuple[type, tuple[Task, ...]]] = {
     "sampler_config": (SamplerConfig, ("generate",)),
@@ -32,6 +38,183 @@ _ARGUMENTS: Mapping[str, tuple[type, tuple[Task, ...]]] = {
 # What a column of an input has, and the kinds of its dtype; other columns have texts.
 _TEXTS = "text", "OU"
 _COLUMNS = {"messages": ("lists of messages", "O"), "seed": ("integers", "Oiu")}
+_CHAT = "messages"
+_INTEGER, _OBJECT = np.dtype(np.int64), np.dtype(object)
+
+
+class Item(NamedTuple):
+    """A row as its task runs it."""
+
+    size: int  # the tokens that are read
+    value: Any
+
+
+class _PromptTask:
+    """Reads prompts or chats."""
+
+    def __init__(self, engine: Engine, context: Mapping[str, Any]) -> None:
+        """`context`: variables of the chat template."""
+        self._engine, self._context = engine, context
+        self._renderer = engine.renderer().without_lists()
+
+    def _text(self, row: Row) -> str:
+        """The text that the model continues. A ValueError: the template refuses the messages."""
+        if _CHAT not in row:
+            return str(row["prompt"])
+        messages = [stated(message, _CHAT) for message in row[_CHAT]]
+        try:
+            return self._renderer.render(messages, self._context, ends=True)
+        except ModelError as error:  # it begins with the bundle's path
+            problem = str(error).rpartition("chat template: ")[2]
+            raise ValueError(f"the chat template fails: {problem}") from None
+
+
+class Generate(_PromptTask):
+    """Continues prompts, and answers chats."""
+
+    inputs = ("prompt",)
+    optional_inputs = (_CHAT, "seed")
+    outputs = {  # noqa: RUF012 (never changed); names as in ray.data.llm where it has them
+        "generated_text": _OBJECT,
+        "finish_reason": _OBJECT,
+        "num_input_tokens": _INTEGER,
+        "num_generated_tokens": _INTEGER,
+        "generated_tokens": _OBJECT,
+        "log_probabilities": _OBJECT,
+        "reasoning_content": _OBJECT,
+    }
+    optional_outputs = ("generated_tokens", "log_probabilities", "reasoning_content")
+
+    def __init__(
+        self,
+        engine: Engine,
+        context: Mapping[str, Any],
+        sampler: SamplerConfig,
+        max_output_tokens: int | None,
+    ) -> None:
+        super().__init__(engine, context)
+        self._sampler, self._limit = sampler, engine.limit(max_output_tokens)
+
+    def item(self, row: Row) -> Item:
+        text = self._text(row)
+        ids = self._engine.prompt_ids(text)
+        self._engine.graph.check(ids, has_answer=True)
+        seed = row.get("seed", _seed_of(self._sampler.seed or 0, ids))
+        rules = self._engine.rules(dataclasses.replace(self._sampler, seed=seed))
+        reader = ChannelReader(self._engine.metadata.channels if _CHAT in row else (), text)
+        return Item(len(ids), (Request(ids, self._limit, rules), reader))
+
+    def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:
+        has_scores = "log_probabilities" in names
+        requests, readers = zip(*(item.value for item in items), strict=True)
+        # As many slots for a few rows: rounding does not depend on the size of a batch.
+        decoder = self._engine.new_decoder(self._engine.max_batch)
+        scoring = [dataclasses.replace(request, has_scores=has_scores) for request in requests]
+        completions = generated(self._engine, decoder, scoring)
+        return [_answer(*pair) for pair in zip(readers, completions, strict=True)]
+
+
+def _answer(reader: ChannelReader, completion: Completion) -> Row:
+    pieces = [*reader.add(completion.text), *reader.end()]
+    return {
+        "generated_text": "".join(text for channel, text in pieces if channel is None),
+        "finish_reason": completion.finish_reason,
+        "num_input_tokens": completion.prompt_tokens,
+        "num_generated_tokens": completion.completion_tokens,
+        "generated_tokens": completion.token_ids,
+        "log_probabilities": completion.log_probabilities,
+        "reasoning_content": "".join(text for channel, text in pieces if channel is not None),
+    }
+
+
+def _seed_of(seed: int, ids: Sequence[int]) -> int:
+    """A seed of a prompt's own: it does not depend on the other rows."""
+    numbers = np.array([seed, *ids], np.int64)
+    return int.from_bytes(hashlib.sha256(numbers.tobytes()).digest()[:4], "little")
+
+
+class Score(_PromptTask):
+    """Computes how likely texts are after prompts."""
+
+    inputs = ("prompt", "continuation")
+    optional_inputs = (_CHAT,)
+    outputs = {  # noqa: RUF012 (never changed); names as in ray.data.llm where it has them
+        "log_likelihood": np.dtype(np.float64),
+        "num_input_tokens": _INTEGER,
+        "num_scored_tokens": _INTEGER,
+        "log_probabilities": _OBJECT,
+    }
+    optional_outputs = ("log_probabilities",)
+
+    def item(self, row: Row) -> Item:
+        prompt = self._engine.prompt_ids(self._text(row))
+        self._engine.graph.check(prompt)
+        continuation = self._engine.tokenize(row["continuation"])
+        self._engine.graph.check([*prompt, *continuation])
+        return Item(len(prompt) + len(continuation), (prompt, continuation))
+
+    def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:  # noqa: ARG002
+        decoder = self._engine.new_decoder(self._engine.max_batch)
+        pairs = [item.value for item in items]
+        return [
+            {
+                "log_likelihood": sum(scores),
+                "num_input_tokens": len(prompt),
+                "num_scored_tokens": len(continuation),
+                "log_probabilities": scores,
+            }
+            for (prompt, continuation), scores in zip(pairs, scored(decoder, pairs), strict=True)
+        ]
+
+
+class Embed:
+    """Computes embeddings of texts."""
+
+    inputs, optional_inputs = ("text",), ()
+    optional_outputs = ()
+
+    def __init__(self, engine: Engine | EmbeddingEngine, options: EmbeddingOptions) -> None:
+        """An engine that generates embeds by the model's state after each text."""
+        self._engine, self._options = engine, options
+        if isinstance(engine, EmbeddingEngine):
+            size = engine.size
+        elif options.input_overflow_strategy == InputOverflowStrategy.CHUNK_AND_AVERAGE:
+            raise OptionError(
+                "embedding_options: input_overflow_strategy: CHUNK_AND_AVERAGE is for text "
+                "encoders; expected TRUNCATE or ERROR"
+            )
+        else:
+            size = engine.hidden_states([]).shape[1]
+        wanted = max(options.output_size or 0, 0)
+        if wanted > size:
+            raise OptionError(
+                f"embedding_options: output_size: expected at most {size}, got {wanted}"
+            )
+        row = np.dtype((np.float32, (wanted or size,)))
+        self.outputs = {"embeddings": row, "num_input_tokens": _INTEGER}
+
+    def item(self, row: Row) -> Item:
+        text = str(row["text"])
+        if isinstance(self._engine, EmbeddingEngine):
+            parts = self._engine.parts(text, self._options)
+            return Item(sum(map(len, parts)), parts)
+        has_special = self._options.insert_special_tokens is not False
+        ids = self._engine.prompt_ids(text) if has_special else self._engine.tokenize(text)
+        if self._options.input_overflow_strategy == InputOverflowStrategy.TRUNCATE:
+            ids = ids[: self._engine.max_num_tokens]
+        self._engine.graph.check(ids)
+        return Item(len(ids), ids)
+
+    def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:  # noqa: ARG002
+        texts = [item.value for item in items]
+        if isinstance(self._engine, EmbeddingEngine):
+            rows = self._engine.embeddings(texts, self._options)
+        else:
+            rows = [normalized(row, self._options) for row in self._engine.hidden_states(texts)]
+        return [
+            {"embeddings": row, "num_input_tokens": item.size}
+            for item, row in zip(items, rows, strict=True)
+        ]
 
 
 class TextPredictor(BatchPredictor[list[Item]]):
@@ -119,7 +302,7 @@ class TextPredictor(BatchPredictor[list[Item]]):
             "options": chosen,
         }
         engine: Engine | EmbeddingEngine
-        self._task: TextTask
+        self._task: Generate | Score | Embed
         if task == "embed":
             is_encoder = text_metadata(model) != LLM_METADATA
             engine = (EmbeddingEngine if is_encoder else Engine)(model, **arguments)
@@ -168,7 +351,7 @@ class TextPredictor(BatchPredictor[list[Item]]):
         for i, result in zip(order, results, strict=True):
             for name in names:
                 outputs[name][i] = result[name]
-        self._meter.add("input_tokens", sum(item.size for item in items))
+        self._add("input_tokens", sum(item.size for item in items))
         return outputs
 
 
@@ -185,8 +368,11 @@ def _check(task: str, **arguments: Any) -> None:
             raise OptionError(f"{name}: expected a {kind.__name__}, got {type(value).__name__}")
 
 
-def _input_columns(task: TextTask, names: Mapping[str, str] | None) -> dict[str, str]:
-    named = columns.input_columns(names, [*task.inputs, *task.optional_inputs])
+def _input_columns(
+    task: Generate | Score | Embed, names: Mapping[str, str] | None
+) -> dict[str, str]:
+    named = dict(names or {})
+    columns.check_names("input", named, [*task.inputs, *task.optional_inputs])
     if "messages" in named and "prompt" in named:
         raise OptionError("inputs: expected a prompt or messages, got both")
     needed = [name for name in task.inputs if name != "prompt" or "messages" not in named]

@@ -117,13 +117,14 @@ def _runner(values: flags.FlagValues) -> Iterator[RayRunner | None]:
         raise OptionError(
             "--num_devices is for this process, --ray_address for other processes; give one"
         )
-    with RayRunner(
+    runner = RayRunner(
         delegate_flags.read(values).given(),
         address=values.ray_address,
         actors=values.ray_actors,
         cpus=values.ray_cpus,
         gpus=values.ray_gpus,
-    ) as runner:
+    )
+    with contextlib.closing(runner):
         yield runner
 
 

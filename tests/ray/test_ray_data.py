@@ -118,7 +118,7 @@ def test_errors_reach_the_user(pixels: np.ndarray) -> None:
         actor = made.remote(**arguments)
         with pytest.raises(ray.exceptions.RayActorError, match=message):
             ray.get(actor.__ray_ready__.remote())
-    with pytest.raises(OptionError, match=r"a reference of bytes, .* got one of dict"):
+    with pytest.raises(OptionError, match="got a reference of dict"):
         Predictor(ray.put({"no": "bytes"}))
     column = {"model": models.dense(), "inputs": {"x": "y"}}
     with pytest.raises(Exception, match="there is no column 'y'; the batch has 'id', 'x'"):
