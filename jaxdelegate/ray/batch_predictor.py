@@ -28,6 +28,7 @@ from jaxdelegate.ray.resources import assigned_resources, restrict, running_ray
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _MAX_NAMED_ROWS = 10  # in an error
+_ROW_ERRORS = (InterpreterError, TensorError, GenerationError)  # may be those of some rows only
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
 # Ray adds the prefix `ray_` to the names; Prometheus's exporter adds `_total` to those of counters.
 _METRICS = {
@@ -78,15 +79,14 @@ def _ray_metrics(model: str) -> dict[str, Callable[[float], None]]:
     if running_ray() is None:
         return {}
     module = optional_module("ray.util.metrics", "ray")
-    tags, metrics = {"model": model}, {}
+    metrics = dict[str, Callable[[float], None]]()
     for name, text in _METRICS.items():
         more: dict[str, Any] = {"description": text, "tag_keys": ("model",)}
         if name.endswith("_seconds"):
-            histogram = module.Histogram(f"jaxdelegate_{name}", boundaries=_SECONDS, **more)
-            metrics[name] = functools.partial(histogram.observe, tags=tags)
+            add = module.Histogram(f"jaxdelegate_{name}", boundaries=_SECONDS, **more).observe
         else:
-            counter = module.Counter(f"jaxdelegate_{name}", **more)
-            metrics[name] = functools.partial(counter.inc, tags=tags)
+            add = module.Counter(f"jaxdelegate_{name}", **more).inc
+        metrics[name] = functools.partial(add, tags={"model": model})
     return metrics
 
 
@@ -143,11 +143,7 @@ class BatchPredictor(abc.ABC, Generic[T]):
             self._ended = time.perf_counter()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: it has a model that is open in this process.
-
-        Raises:
-            TypeError: always.
-        """
+        """A TypeError: it has a model that is open in this process."""
         name = type(self).__name__
         raise TypeError(
             f"a {name} cannot be pickled or copied: give Ray the class, ds.map_batches("
@@ -184,35 +180,39 @@ class BatchPredictor(abc.ABC, Generic[T]):
             raise self._error(batch, wrong)
         good = [i for i in range(count) if i not in wrong]
         opened, begun = self._stats.open_seconds, time.perf_counter()
+        outputs, failed = self._run_or_fail(batch, inputs, good)
+        compiled = self._stats.open_seconds - opened
+        self._add("device_seconds", time.perf_counter() - begun - compiled)
+        wrong |= failed
+        good = [i for i in good if i not in failed]
+        for name, number in (("rows", len(good)), ("batches", 1), ("rows_skipped", len(wrong))):
+            self._add(name, number)
+        if wrong:
+            named = self._named(batch, wrong, len(wrong))
+            _LOGGER.warning("%s: skipped %d of %d rows: %s", self._name, len(wrong), count, named)
+        kept = {n: c if len(good) == count else np.asarray(c)[good] for n, c in batch.items()}
+        return kept | {column: outputs[name] for name, column in self._outputs.items()}
+
+    def _run_or_fail(
+        self, batch: Batch, inputs: T, rows: Sequence[int]
+    ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
+        """The outputs of the rows on which the model does not fail, and why it fails on others."""
         try:
-            outputs = self._run(inputs, good)
+            return self._run(inputs, rows), {}
         except (DeviceMemoryError, StoppedError):
             raise
-        except (InterpreterError, TensorError, GenerationError) as error:
-            outputs, failed = self._run_one_by_one(inputs, good)
+        except _ROW_ERRORS as error:
+            parts: list[dict[str, np.ndarray]] = []
+            failed: dict[int, str] = {}
+            for row in rows:
+                try:
+                    parts.append(self._run(inputs, [row]))
+                except _ROW_ERRORS as reason:
+                    failed[row] = str(reason)
             if not failed:
                 raise
             if not self._skips:
                 raise self._error(batch, failed) from error
-            wrong |= failed
-            good = [i for i in good if i not in failed]
-        compiled = self._stats.open_seconds - opened
-        self._add("device_seconds", time.perf_counter() - begun - compiled)
-        self._count(len(good), batch, wrong)
-        kept = {n: c if len(good) == count else np.asarray(c)[good] for n, c in batch.items()}
-        return kept | {column: outputs[name] for name, column in self._outputs.items()}
-
-    def _run_one_by_one(
-        self, inputs: T, rows: Sequence[int]
-    ) -> tuple[dict[str, np.ndarray], dict[int, str]]:
-        """After a failure of the batch: the outputs of rows that do not fail, and the others."""
-        parts: list[dict[str, np.ndarray]] = []
-        failed: dict[int, str] = {}
-        for row in rows:
-            try:
-                parts.append(self._run(inputs, [row]))
-            except (InterpreterError, TensorError, GenerationError) as error:
-                failed[row] = str(error)
         parts = parts or [self._run(inputs, [])]
         return {name: concatenate([part[name] for part in parts]) for name in parts[0]}, failed
 
@@ -225,14 +225,6 @@ class BatchPredictor(abc.ABC, Generic[T]):
                 f"output column {taken[0]!r} is already in the batch; give it another name: "
                 "outputs={output: column}"
             )
-
-    def _count(self, done: int, batch: Batch, wrong: Mapping[int, str]) -> None:
-        for name, count in (("rows", done), ("batches", 1), ("rows_skipped", len(wrong))):
-            self._add(name, count)
-        if wrong:
-            named = self._named(batch, wrong, len(wrong))
-            total = columns.num_rows(batch)
-            _LOGGER.warning("%s: skipped %d of %d rows: %s", self._name, len(wrong), total, named)
 
     def _error(self, batch: Batch, wrong: Mapping[int, str]) -> PredictionError:
         count = f"{len(wrong)} of {columns.num_rows(batch)} rows of a batch cannot be predicted"
@@ -256,6 +248,5 @@ def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
     rows = [row for part in parts for row in part]
     array = np.empty(len(rows), object)
-    for i, row in enumerate(rows):
-        array[i] = row
+    array[:] = rows
     return array

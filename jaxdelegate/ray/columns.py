@@ -15,7 +15,7 @@ HOW_TO_CAST = "cast it in a map_batches before this one"
 class PredictionError(JaxDelegateError, ValueError):
     """The columns or rows of a batch do not fit the model, or the model failed on some of them.
 
-    The message names the column, what was expected and what was found, and rows by their key.
+    The message names the column, what was expected and what the batch has, and rows by their key.
     """
 
 
@@ -42,9 +42,7 @@ def output_columns(
     chosen = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
     check_names("output", chosen, known)
     if not chosen or len({*chosen.values()}) < len(chosen):
-        raise OptionError(
-            f"outputs: expected at least one, and another column for each, got {chosen}"
-        )
+        raise OptionError(f"outputs: expected at least one, in different columns, got {chosen}")
     return chosen
 
 

@@ -24,8 +24,8 @@ from jaxdelegate.ray.resources import Resources, assigned_resources
 
 _BATCHES_PER_ACTOR = 2  # one is decoded while the other is computed
 _BATCHES_AHEAD = 8  # per actor: how far batches may run ahead of the next one to be yielded
-_MAX_DEATHS = 3  # of actors with the same batch
-_MAX_RESTARTS = 20  # of an actor; ends a run whose actors die before they begin a batch
+_MAX_DEATHS = 3  # how often an actor may die with the same batch
+_MAX_RESTARTS = 20  # per actor: ends a run whose actors die before they begin a batch
 
 
 class ImageActor:
@@ -120,7 +120,7 @@ class RayRunner:
             cpus: of each actor.
             gpus: of each; None: 1 if the cluster has any and no flag names another platform.
         """
-        for name, value in (("actors", actors), ("cpus", cpus)):
+        for name, value in {"actors": actors, "cpus": cpus}.items():
             if value is not None and not 0 < value < math.inf:
                 raise OptionError(f"{name}: must be greater than 0, got {value}")
         if gpus is not None and not 0 <= gpus <= 1:
@@ -184,17 +184,17 @@ class RayRunner:
     ) -> tuple[dict[str, float], int]:
         """The resources of an actor, and the number of actors."""
         available = self._ray.cluster_resources()
-        has = {name: available.get(name.upper(), 0.0) for name in ("cpu", "gpu")}
-        takes = {"cpu": cpus, "gpu": self._gpus(has["gpu"]) if gpus is None else gpus}
-        room = min(int(has[name] // n) for name, n in takes.items() if n)
+        has_cpus, has_gpus = (available.get(name, 0.0) for name in ("CPU", "GPU"))
+        gpus = self._gpus(has_gpus) if gpus is None else gpus
+        room = int(min(has_cpus // cpus, has_gpus // gpus if gpus else math.inf))
         if room < 1:
             raise OptionError(
-                f"an actor takes {takes['cpu']:g} CPUs and {takes['gpu']:g} GPUs; the cluster has "
-                f"{has['cpu']:g} and {has['gpu']:g}"
+                f"an actor takes {cpus:g} CPUs and {gpus:g} GPUs; the cluster has {has_cpus:g} and "
+                f"{has_gpus:g}"
             )
         if actors is not None and actors > room:
             raise OptionError(f"actors: the cluster has room for {room}, got {actors}")
-        return {"num_cpus": takes["cpu"], "num_gpus": takes["gpu"]}, actors or room
+        return {"num_cpus": cpus, "num_gpus": gpus}, actors or room
 
     def _gpus(self, available: float) -> float:
         """Those of an actor, by default."""
@@ -217,7 +217,7 @@ class RayBatches:
         self._free: deque[Any] = deque()  # each actor once for each batch that it can accept
         self._models: list[ImageModel] = []
         self._done: dict[int, Any] = {}
-        self.arguments: tuple[Any, ...] = ()  # of `ImageActor.run`, after the paths
+        self.arguments: tuple[Any, ...] = ()  # the last ones of `ImageActor.run`
         self.times = Times()
 
     @property

@@ -25,29 +25,6 @@ _EXACT_SIZES = 2  # those of the first batches of a data set: full, and the rest
 Rows = Mapping[str, np.ndarray]  # by name of an input or output, [n, ...]
 
 
-class BatchSizes:
-    """Chooses for each batch the size in which it runs.
-
-    It is the smallest size so far that holds the batch. If none does, the first two sizes are those
-    of the batches, and further ones powers of two: a data set with varying batches compiles few
-    programs, and one with equal batches pads none of them.
-    """
-
-    def __init__(self, fixed: Sequence[int] | None = None) -> None:
-        """Only the fixed sizes may be compiled; None: chosen as batches arrive."""
-        if fixed is not None and (not fixed or min(fixed) < 1):
-            raise OptionError(f"batch_sizes: must be at least 1, got {list(fixed)}")
-        self._are_fixed = fixed is not None
-        self._sizes = sorted(set(fixed or ()))
-
-    def of(self, rows: int) -> int:
-        """The size in which a batch runs; if it is smaller than the batch, in several runs."""
-        if not self._are_fixed and rows > max(self._sizes, default=0):
-            is_exact = len(self._sizes) < _EXACT_SIZES
-            self._sizes.append(rows if is_exact else 1 << (rows - 1).bit_length())
-        return next((size for size in self._sizes if size >= rows), self._sizes[-1])
-
-
 class Predictor(BatchPredictor[Rows]):
     """Adds a model's outputs to the rows of a data set, as columns.
 
@@ -62,6 +39,9 @@ class Predictor(BatchPredictor[Rows]):
 
     Each actor uses only what Ray assigned to it: with `num_gpus=1` its GPU, without a GPU one CPU
     thread for each of its CPUs. Outside of Ray it is a function of dictionaries of numpy arrays.
+
+    Attributes:
+        notes: what the user may want to know about how the model runs, such as row by row.
     """
 
     def __init__(
@@ -113,22 +93,19 @@ class Predictor(BatchPredictor[Rows]):
         self._interpreter = Interpreter(
             experimental_delegates=[delegate], **interpreter_arguments(content)
         )
-        self._sizes = BatchSizes(batch_sizes)
+        if batch_sizes is not None and (not batch_sizes or min(batch_sizes) < 1):
+            raise OptionError(f"batch_sizes: must be at least 1, got {list(batch_sizes)}")
+        self._sizes, self._may_add_sizes = sorted(set(batch_sizes or ())), batch_sizes is None
         self._read_signature(signature)
         self._is_one_by_one = not self._has_batch
         self._in_flight = 1 if delegate.target.platform == "cpu" else 2
-        self._notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
         names = [tensor.name for tensor in self._input_tensors]
         columns.check_names("input", inputs or {}, names)
         self._inputs = {name: name for name in names} | dict(inputs or {})
         names = [tensor.name for tensor in self._output_tensors]
         self._outputs = columns.output_columns(outputs, names)
         self._opened(delegate.programs)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the user may want to know about how the model runs, such as row by row."""
-        return self._notes
 
     def _inputs_of(self, batch: Batch) -> tuple[Rows, dict[int, str]]:
         rows: dict[str, np.ndarray] = {}
@@ -147,7 +124,7 @@ class Predictor(BatchPredictor[Rows]):
                 t.name: np.zeros((0, *(max(n, 0) for n in t.row_shape)), t.dtype)
                 for t in self._output_tensors
             }
-        chosen = {name: _selected(array, rows) for name, array in inputs.items()}
+        chosen = {n: a if len(a) == len(rows) else a[list(rows)] for n, a in inputs.items()}
         size = 1 if self._is_one_by_one else self._size(chosen, len(rows))
         started: deque[Callable[[], list[np.ndarray]]] = deque()
         done: list[list[np.ndarray]] = []
@@ -164,19 +141,14 @@ class Predictor(BatchPredictor[Rows]):
 
     def _read_signature(self, key: str | None) -> None:
         """The named signature, the only one, or the main subgraph of a file without any."""
-        interpreter = self._interpreter
+        interpreter, self._subgraph = self._interpreter, 0
+        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
         signatures = {s.key: s for s in interpreter._model.signatures}
-        if key is None and len(signatures) > 1:
-            listed = ", ".join(signatures)
-            raise OptionError(f"signature: the model has several, name one: {listed}")
-        if key is not None and key not in signatures:
+        if (key is None and len(signatures) > 1) or (key is not None and key not in signatures):
             known = ", ".join(map(repr, signatures)) or "none"
-            raise OptionError(f"signature: {key!r} is not in the model; it has {known}")
-        signature = next((s for s in signatures.values() if key in (None, s.key)), None)
-        if signature is None:
-            self._subgraph = 0
-            inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
-        else:
+            raise OptionError(f"signature: expected one of the model's, {known}, got {key!r}")
+        if signatures:
+            signature = signatures[key or next(iter(signatures))]
             self._subgraph = signature.subgraph
             inputs, outputs = (
                 [
@@ -199,15 +171,23 @@ class Predictor(BatchPredictor[Rows]):
         return TensorInfo(details["name"], details["index"], row_shape, dtype)
 
     def _size(self, rows: Rows, count: int) -> int:
-        """The batch size for `count` rows, allocated; 1 if the model does not accept a batch."""
-        size = self._sizes.of(count)
+        """The batch size for `count` rows, several runs if it is smaller; 1: no batch is accepted.
+
+        It is the smallest size so far that holds them. If none does, the first two sizes are those
+        of the batches, and further ones powers of two: a data set with varying batches compiles few
+        programs, and one with equal batches pads none of them.
+        """
+        if self._may_add_sizes and count > max(self._sizes, default=0):
+            is_exact = len(self._sizes) < _EXACT_SIZES
+            self._sizes.append(count if is_exact else 1 << (count - 1).bit_length())
+        size = next((size for size in self._sizes if size >= count), self._sizes[-1])
         reason = self._why_not_batch(rows, size) if size > 1 else None
         if reason is None:
             return size
         self._allocate(rows, 1)  # raises if a single row fails, too
         self._is_one_by_one = True
         note = f"{self._name} runs row by row: {reason}"
-        self._notes = (*self._notes, note)
+        self.notes = (*self.notes, note)
         _LOGGER.warning("%s", note)
         return 1
 
@@ -233,7 +213,8 @@ class Predictor(BatchPredictor[Rows]):
             if not runner.has_shape(tensor.index, shape):
                 self._interpreter._resize(self._subgraph, tensor.index, shape, strict=False)
         if not runner.is_allocated:
-            runner.allocate()
+            allocate = runner.allocate if self._subgraph else self._interpreter.allocate_tensors
+            allocate()
         self._stats.open_seconds += time.perf_counter() - begun
 
     def _start(self, rows: Rows, size: int) -> Callable[[], list[np.ndarray]]:
@@ -272,10 +253,6 @@ class Predictor(BatchPredictor[Rows]):
 def _is_batched(details: Mapping[str, Any]) -> bool:
     """Whether the first dimension is a batch: free, or 1 as converters write."""
     return details["shape_signature"][:1].tolist() in ([-1], [1])
-
-
-def _selected(array: np.ndarray, rows: Sequence[int]) -> np.ndarray:
-    return array if len(rows) == len(array) else array[list(rows)]
 
 
 def _content(model: Any) -> str | bytes:

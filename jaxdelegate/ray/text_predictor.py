@@ -36,9 +36,7 @@ _ARGUMENTS: Mapping[str, tuple[type, tuple[Task, ...]]] = {
     "embedding_options": (EmbeddingOptions, ("embed",)),
 }
 # What a column of an input has, and the kinds of its dtype; other columns have texts.
-_TEXTS = "text", "OU"
 _COLUMNS = {"messages": ("lists of messages", "O"), "seed": ("integers", "Oiu")}
-_CHAT = "messages"
 _INTEGER, _OBJECT = np.dtype(np.int64), np.dtype(object)
 
 
@@ -59,9 +57,9 @@ class _PromptTask:
 
     def _text(self, row: Row) -> str:
         """The text that the model continues. A ValueError: the template refuses the messages."""
-        if _CHAT not in row:
+        if "messages" not in row:
             return str(row["prompt"])
-        messages = [stated(message, _CHAT) for message in row[_CHAT]]
+        messages = [stated(message, "messages") for message in row["messages"]]
         try:
             return self._renderer.render(messages, self._context, ends=True)
         except ModelError as error:  # it begins with the bundle's path
@@ -73,7 +71,7 @@ class Generate(_PromptTask):
     """Continues prompts, and answers chats."""
 
     inputs = ("prompt",)
-    optional_inputs = (_CHAT, "seed")
+    optional_inputs = ("messages", "seed")
     outputs = {  # noqa: RUF012 (never changed); names as in ray.data.llm where it has them
         "generated_text": _OBJECT,
         "finish_reason": _OBJECT,
@@ -101,7 +99,7 @@ class Generate(_PromptTask):
         self._engine.graph.check(ids, has_answer=True)
         seed = row.get("seed", _seed_of(self._sampler.seed or 0, ids))
         rules = self._engine.rules(dataclasses.replace(self._sampler, seed=seed))
-        reader = ChannelReader(self._engine.metadata.channels if _CHAT in row else (), text)
+        reader = ChannelReader(self._engine.metadata.channels if "messages" in row else (), text)
         return Item(len(ids), (Request(ids, self._limit, rules), reader))
 
     def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:
@@ -128,7 +126,7 @@ def _answer(reader: ChannelReader, completion: Completion) -> Row:
 
 
 def _seed_of(seed: int, ids: Sequence[int]) -> int:
-    """A seed of a prompt's own: it does not depend on the other rows."""
+    """A seed that depends on the prompt, not on the other rows."""
     numbers = np.array([seed, *ids], np.int64)
     return int.from_bytes(hashlib.sha256(numbers.tobytes()).digest()[:4], "little")
 
@@ -137,7 +135,7 @@ class Score(_PromptTask):
     """Computes how likely texts are after prompts."""
 
     inputs = ("prompt", "continuation")
-    optional_inputs = (_CHAT,)
+    optional_inputs = ("messages",)
     outputs = {  # noqa: RUF012 (never changed); names as in ray.data.llm where it has them
         "log_likelihood": np.dtype(np.float64),
         "num_input_tokens": _INTEGER,
@@ -315,7 +313,12 @@ class TextPredictor(BatchPredictor[list[Item]]):
                 if task == "score"
                 else Generate(engine, context, sampler, max_output_tokens)
             )
-        self._inputs = _input_columns(self._task, inputs)
+        named = dict(inputs or {})
+        columns.check_names("input", named, [*self._task.inputs, *self._task.optional_inputs])
+        if {"prompt", "messages"} <= named.keys():
+            raise OptionError("inputs: expected a prompt or messages, got both")
+        needed = [n for n in self._task.inputs if n != "prompt" or "messages" not in named]
+        self._inputs = {name: name for name in needed} | named
         self._outputs = columns.output_columns(
             outputs, self._task.outputs, self._task.optional_outputs
         )
@@ -327,20 +330,12 @@ class TextPredictor(BatchPredictor[list[Item]]):
         wrong: dict[int, str] = {}
         for i in range(columns.num_rows(batch)):
             try:
-                items.append(self._item({name: array[i] for name, array in values.items()}))
+                row = {n: _read(n, self._inputs[n], array[i]) for n, array in values.items()}
+                items.append(self._task.item(row))
             except ValueError as error:
                 items.append(Item(0, None))
                 wrong[i] = str(error)
         return items, wrong
-
-    def _item(self, row: Row) -> Item:
-        read: dict[str, Any] = {}
-        for name, value in row.items():
-            try:
-                read[name] = _read(name, value)
-            except ValueError as error:
-                raise ValueError(f"column {self._inputs[name]!r}: {error}") from None
-        return self._task.item(read)
 
     def _run(self, inputs: list[Item], rows: Sequence[int]) -> dict[str, np.ndarray]:
         """Neighbors have similar lengths: caches are as short as can be."""
@@ -368,17 +363,6 @@ def _check(task: str, **arguments: Any) -> None:
             raise OptionError(f"{name}: expected a {kind.__name__}, got {type(value).__name__}")
 
 
-def _input_columns(
-    task: Generate | Score | Embed, names: Mapping[str, str] | None
-) -> dict[str, str]:
-    named = dict(names or {})
-    columns.check_names("input", named, [*task.inputs, *task.optional_inputs])
-    if "messages" in named and "prompt" in named:
-        raise OptionError("inputs: expected a prompt or messages, got both")
-    needed = [name for name in task.inputs if name != "prompt" or "messages" not in named]
-    return {name: name for name in needed} | named
-
-
 def _values(batch: Batch, name: str, column: str) -> np.ndarray:
     """A column; a PredictionError: it cannot have such rows."""
     try:
@@ -387,7 +371,7 @@ def _values(batch: Batch, name: str, column: str) -> np.ndarray:
         if name != "prompt" or "messages" not in batch:
             raise
         raise PredictionError(f'{error}; for chats: inputs={{"messages": "messages"}}') from None
-    array, (expected, kinds) = np.asarray(values), _COLUMNS.get(name, _TEXTS)
+    array, (expected, kinds) = np.asarray(values), _COLUMNS.get(name, ("text", "OU"))
     if array.dtype.kind == "f" and np.isnan(array).all():  # as Ray Data shows nulls without a type
         return np.full(len(array), None, object)
     if array.dtype.kind not in kinds:
@@ -398,19 +382,18 @@ def _values(batch: Batch, name: str, column: str) -> np.ndarray:
     return array
 
 
-def _read(name: str, value: Any) -> Any:
+def _read(name: str, column: str, value: Any) -> Any:
     """The value of an input in a row. A ValueError: why it is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):  # NaN is pandas's null
-        raise ValueError("it is null")
-    if name == "messages":
-        return _messages(value)
-    return _seed(value) if name == "seed" else str(_checked(value, str, "text"))
-
-
-def _seed(value: Any) -> int:
-    if isinstance(value, bool):
-        raise ValueError("expected an integer, got bool")
-    return int(_checked(value, int | np.integer, "an integer"))
+        raise ValueError(f"column {column!r}: it is null")
+    try:
+        if name == "messages":
+            return _messages(value)
+        if name == "seed":
+            return int(_checked(value, int | np.integer, "an integer"))
+        return str(_checked(value, str, "text"))
+    except ValueError as error:
+        raise ValueError(f"column {column!r}: {error}") from None
 
 
 def _messages(value: Any) -> list[Any]:
@@ -426,7 +409,7 @@ def _messages(value: Any) -> list[Any]:
 
 
 def _checked(value: Any, kind: Any, expected: str) -> Any:
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"expected {expected}, got {type(value).__name__}")
     return value
 

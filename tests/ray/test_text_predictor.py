@@ -3,7 +3,7 @@
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.ray import PredictionError, Predictor, TextPredictor
+from jaxdelegate.errors import InterpreterError, ModelError, OptionError
+from jaxdelegate.ray import PredictionError, Predictor, TextPredictor, text_predictor
 from tests.serve.stock import NETWORKS
 from tests.support.language_models import CHATML, language_bundle
 from tests.support.text_encoders import embedding_bundle
@@ -244,6 +244,29 @@ def test_rows_that_fail(
     assert found["id"].tolist() == [5, 7]
     assert found["generated_text"][0] == found["generated_text"][1]
     assert skipping.stats.rows_skipped == 1
+
+
+def test_rows_on_which_the_model_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rows of the batch are answered."""
+    generated = text_predictor.generated
+
+    def failing(engine: lm.Engine, decoder: Any, requests: Sequence[Any]) -> Any:
+        if any(len(request.ids) > 3 for request in requests):
+            raise InterpreterError("an operator failed")
+        return generated(engine, decoder, requests)
+
+    batch = {"prompt": objects("x", "fail", "y"), "id": np.arange(3)}
+    wanted = generator(path)({"prompt": objects("x", "y")})["generated_text"].tolist()
+    monkeypatch.setattr(text_predictor, "generated", failing)
+    skipping = generator(path, key="id", on_error="skip")
+    answers = skipping(batch)
+    assert (answers["id"].tolist(), answers["generated_text"].tolist()) == ([0, 2], wanted)
+    assert (skipping.stats.rows, skipping.stats.rows_skipped) == (2, 1)
+    with pytest.raises(PredictionError, match=r"1 of 3 rows .* id=1: an oper") as caught:
+        generator(path, key="id")(batch)
+    assert isinstance(caught.value.__cause__, InterpreterError)
+    nothing = generator(path, on_error="skip")({"prompt": objects("fail", "fail")})
+    assert len(nothing["generated_text"]) == 0
 
 
 def test_a_batch_of_nulls(path: Path) -> None:
