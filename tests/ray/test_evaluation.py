@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.ray import evaluation
 from jaxdelegate.ray.evaluation import ImageActor, RayBatches, RayRunner
 from jaxdelegate.tools.main import main
@@ -97,6 +97,13 @@ class AlwaysDyingActor(DyingActor):
     most = 99
 
 
+class DeadActor(ImageActor):
+    """Its process exits before it begins a batch."""
+
+    def __init__(self, *_arguments: Any, **_expected: int) -> None:
+        os._exit(1)
+
+
 def with_actors(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path, actor: type) -> Path:
     """A copy of the folder, evaluated by other actors."""
     monkeypatch.setattr(evaluation, "ImageActor", actor)
@@ -123,6 +130,17 @@ def test_a_batch_that_kills_its_actors_is_an_error(
     message = f"an actor died repeatedly with the batch that begins with {copy}/val/0000.jpg"
     assert message in capsys.readouterr().err
     assert len([*(copy / "val").glob("died-*")]) == 3
+
+
+def test_actors_that_die_at_their_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "ImageActor", DeadActor)
+    monkeypatch.setattr(evaluation, "_MAX_RESTARTS", 2)
+    runner = RayRunner({}, address="local", actors=1)
+    with pytest.raises(
+        InterpreterError, match="an actor died repeatedly while it opened the model"
+    ):
+        runner.open("model.tflite", batch_size=2, num_outputs=1)
+    runner.close()
 
 
 def test_a_run_is_resumed(
