@@ -16,8 +16,9 @@ from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.embedding_engine import EmbeddingEngine, normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions, InputOverflowStrategy
 from jaxdelegate.lm.engine import Engine
-from jaxdelegate.lm.generation import Request, generated, scored
+from jaxdelegate.lm.generation import generated, scored
 from jaxdelegate.lm.messages import stated
+from jaxdelegate.lm.scheduler import Request
 from jaxdelegate.model.sections import LLM_METADATA
 from jaxdelegate.model.source import text_metadata
 from jaxdelegate.options import DelegateOptions
