@@ -30,6 +30,7 @@ from jaxdelegate.op_lowering.options import (
     record_of,
     why_not_in_reals,
 )
+from jaxdelegate.op_lowering.records.operator import Result
 from jaxdelegate.op_lowering.rule import Function
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.passes.propagation import gather
@@ -48,15 +49,22 @@ def why_not(operator: str, options: Options, inputs: Specs, outputs: Specs) -> s
     if reason is not None:
         return reason
     calls = bool(called_subgraphs(options))
-    kept = next((s for s in present if _has_channels(s) and (calls or s.is_variable)), None)
-    if kept is not None:
-        return f"{kept.name!r} is quantized per channel, but not constant"
+    may_have_channels = not calls and _may_have_channels(operator)
+    refused = (s for s in present if s.is_variable or not may_have_channels)
+    name = next((spec.name for spec in refused if _has_channels(spec)), None)
+    if name is not None:
+        return f"{name!r} is quantized per channel, but not constant"
     has_reals = calls or any(spec.is_variable or _in_blocks(spec) for spec in present)
     return why_not_in_reals(record_of(operator), inputs, outputs) if has_reals else None
 
 
 def _in_blocks(spec: TensorSpec) -> bool:
     return spec.quantization is not None and spec.quantization.blockwise is not None
+
+
+def _may_have_channels(operator: str) -> bool:
+    """Whether an operator converts or moves values: others combine channels, and have biases."""
+    return operator in _CONVERSIONS or record_of(operator).result is Result.MOVED
 
 
 def _has_channels(spec: TensorSpec | None) -> bool:

@@ -1,7 +1,7 @@
 """The float view of quantized models: dequantization, rounding, folding and conversion."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -586,18 +586,34 @@ def test_the_gradient_of_scales_per_channel_passes_through() -> None:
     np.testing.assert_array_equal(got, [[1, 1, 1], [0, 0, 0]])
 
 
-def test_scales_per_channel_at_run_time_of_other_operators_are_refused() -> None:
-    builder = ModelBuilder()
-    each = scaled([0.1, 0.2])
-    x = builder.input((2, 4), np.int8, "x", quantization=each)
-    y = builder.tensor((2, 4), np.int8, quantization=each)
+def added_channels(builder: ModelBuilder) -> int:
+    x = builder.input((2, 4), np.int8, "x", quantization=scaled([0.1, 0.2]))
+    y = builder.tensor((2, 4), np.int8, quantization=scaled([0.1, 0.2]))
     builder.operator("ADD", [x, x], [y], AddOptions(), version=2)
-    builder.outputs(y)
+    return y
+
+
+def multiplied_channels(builder: ModelBuilder) -> int:
+    """The integers of a constant bias of int64 are not those that floats stand for."""
+    x = builder.input((2, 4), np.int16, "data", quantization=scaled(0.1))
+    w = builder.input((3, 4), np.int8, "x", quantization=scaled([0.1, 0.2, 0.3]))
+    bias = builder.constant(np.int64([1, 2, 3]), quantization=scaled([0.01, 0.02, 0.03]))
+    y = builder.tensor((2, 3), np.int16, quantization=scaled(0.1))
+    builder.operator("FULLY_CONNECTED", [x, w, bias], [y], FullyConnectedOptions(), version=9)
+    return y
+
+
+@pytest.mark.parametrize("operator", [added_channels, multiplied_channels])
+def test_scales_per_channel_at_run_time_of_other_operators_are_refused(
+    operator: Callable[[ModelBuilder], int],
+) -> None:
+    builder = ModelBuilder()
+    builder.outputs(operator(builder))
     delegate = jd.JaxDelegate(quant_mode="float_view")
     jd.Interpreter(model_content=builder.build(), experimental_delegates=[delegate])
     (node,) = delegate.report().left
     assert node.reason is not None
-    assert "'x'" in node.reason
+    assert "'x' is quantized per channel, but not constant" in node.reason
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
