@@ -38,6 +38,9 @@ def main(settings: dict[str, Any]) -> None:
     for kind, limit in ((resource.RLIMIT_AS, settings["memory_bytes"]), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(ValueError):  # there is a stricter one
             resource.setrlimit(kind, (limit, limit))
+    # A parent that ignores or blocks the signal passes that on.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     threading.stack_size(settings["stack_bytes"])
     answer = runpy.run_path(settings["script"])["answer"]
     threading.Thread(target=_serve, args=(answer,)).start()

@@ -1,5 +1,6 @@
 """The child process that templates and schemas run in."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,20 @@ def test_a_crash_ends_only_the_child(asked: Child, question: str, how: str) -> N
     assert asked.answer("a")[0] == "a"
 
 
+@pytest.fixture(params=["default", "ignored", "blocked"])
+def alarm(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How this process, which starts the child, treats the signal of the deadline."""
+    handler = signal.getsignal(signal.SIGALRM)
+    if request.param == "ignored":
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    if request.param == "blocked":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    yield
+    signal.signal(signal.SIGALRM, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+
+
+@pytest.mark.usefixtures("alarm")
 def test_late_answers(asked: Child) -> None:
     asked.answer("a")
     asked.seconds = 0.2
