@@ -108,6 +108,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "text",  # of messages
         "waiting",  # logs
         "whole_imports",
+        "wire",  # reads options, which are in the key by value
     }
     assert found - rooms <= no_say
     assert "subgraph_sources" in sources._folders(of_subgraphs=True, more=())
