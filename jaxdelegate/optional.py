@@ -47,6 +47,11 @@ def needs(what: str, missing: ModuleNotFoundError, extra: str) -> ImportError:
     return ImportError(f"{what} needs {missing.name}: {install(extra)}", name=missing.name)
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether a package failed, unlike Ctrl-C: a panic of Rust is not an Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def optional_module(name: str, extra: str) -> Any:
     """Import a module of an optional dependency.
 

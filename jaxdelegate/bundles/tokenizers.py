@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxdelegate.errors import JaxDelegateError, ModelError
 from jaxdelegate.model.sections import HF_TOKENIZER, SP_TOKENIZER, inflated
-from jaxdelegate.optional import optional_module
+from jaxdelegate.optional import is_failure, optional_module
 from jaxdelegate.text import printable
 
 TYPES = (SP_TOKENIZER, HF_TOKENIZER)  # LiteRT-LM prefers the first
@@ -24,7 +24,7 @@ _SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 _MOST_TOKENS = 1 << 31
 _BYTE = re.compile("<0x..>")
 _MOST_CHARACTERS = 1 << 26  # of a text between two steps
-_MOST_STEPS = 1 << 25  # some 0.3 microseconds each
+_MOST_STEPS = 1 << 25  # of trying a token at a place: seconds
 
 
 class Tokenizer(abc.ABC):
@@ -260,8 +260,7 @@ def _using(where: str, problem: str = "tokenizer: it fails") -> Iterator[None]:
     except (JaxDelegateError, TypeError, UnicodeEncodeError):  # of the caller
         raise
     except BaseException as error:
-        # A panic of Rust is not an Exception.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         raise ModelError(f"{printable(where)}: {problem}: {printable(str(error))}") from error
 

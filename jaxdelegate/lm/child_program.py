@@ -15,21 +15,21 @@ from collections.abc import Callable
 from typing import Any
 
 
-def _answered(answer: Callable[[Any], Any], question: Any) -> dict[str, Any]:
+def _answered(answer: Callable[[Any], Any], line: bytes) -> dict[str, Any]:
     try:
-        return {"answer": answer(question)}
+        asked = json.loads(line)
+        # The system ends the process, also inside of a package in Rust.
+        signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
+        return {"answer": answer(asked["question"])}
     except BaseException as error:  # whatever it is, panics of Rust packages, too
         return {"error": str(error).partition("\n")[0] or type(error).__name__}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _serve(answer: Callable[[Any], Any]) -> None:
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        # The system ends the process, also inside of a package in Rust.
-        signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
-        found = _answered(answer, asked["question"])
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        print(json.dumps(found), flush=True)
+        print(json.dumps(_answered(answer, line)), flush=True)
 
 
 def main(settings: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.schema_checks import GRAMMAR, check_schema, refused
 from jaxdelegate.lm.threads import in_thread
-from jaxdelegate.optional import optional_module
+from jaxdelegate.optional import is_failure, optional_module
 
 _EXTRA = "lm"
 _BITS = 32
@@ -138,7 +138,9 @@ class JsonConstraints:
             else:
                 known = package.TokenizerWrapper(_Tokens(self._tokenizer, known, self._stops))
             return package.LLTokenizer(known, eos_token=self._stops)
-        except BaseException as error:  # panics of Rust packages, too
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             raise OptionError(f"llguidance cannot read the bundle's tokenizer: {error}") from error
 
     def _with_stops(self, definition: str) -> str:

@@ -11,6 +11,7 @@ from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.graph import prefill_plan
 from jaxdelegate.lm.programs import Programs
 from jaxdelegate.lm.tasks import STEPS, Sequences
+from jaxdelegate.optional import is_failure
 from jaxdelegate.text import printable
 
 
@@ -369,7 +370,9 @@ def _own_errors(sequence: _Sequence) -> Iterator[None]:
     """An error of a constraint ends its sequence alone."""
     try:
         yield
-    except BaseException as error:  # panics of Rust packages, too
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         sequence.refusal = printable(repr(error))
 
 

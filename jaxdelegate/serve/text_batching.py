@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from jaxdelegate.errors import JaxDelegateError, StoppedError
 from jaxdelegate.lm.scheduler import ActiveRequest, Pace, Request, Scheduler
 from jaxdelegate.lm.text_stream import Part, StoppedStream
+from jaxdelegate.optional import is_failure
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.text_metrics import TextRecorder
 from jaxdelegate.serve.text_queue import FairQueue
@@ -228,7 +229,9 @@ class TextBatcher:
             job = self._jobs[running]
             try:
                 self._advance(scheduler, job)
-            except BaseException as error:  # its own; panics of Rust packages, too
+            except BaseException as error:  # its own
+                if not is_failure(error):
+                    raise
                 scheduler.leave(running)
                 self._fail_one(job, error)
         self._recorder.cache_use(scheduler.use)

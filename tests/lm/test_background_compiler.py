@@ -59,41 +59,41 @@ def held(engine: lm.Engine) -> Held:
     return Held(engine._model)
 
 
-def finished(batch: Scheduler, *waited: ActiveRequest) -> None:
+def finished(scheduler: Scheduler, *waited: ActiveRequest) -> None:
     """Run until these have ended, and at most a minute."""
     end = threading.Event()
     timer = threading.Timer(60, end.set)
     timer.start()
     while any(running.finish_reason is None for running in waited):
         assert not end.is_set()
-        batch.prefill()
-        batch.run(4)
+        scheduler.prefill()
+        scheduler.run(4)
     timer.cancel()
 
 
 def warmed(engine: lm.Engine, held: Held) -> Scheduler:
-    """A batch that has the programs for short caches and the most likely token."""
-    batch = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
+    """A scheduler that has the programs for short caches and the most likely token."""
+    scheduler = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
     held.allowed.set()
-    finished(batch, batch.join(Request([5] * 70, 2, Rules())))
-    batch._compiler.close()  # type: ignore[union-attr]  # an optional program may be compiled still
+    finished(scheduler, scheduler.join(Request([5] * 70, 2, Rules())))
+    scheduler._compiler.close()  # type: ignore[union-attr]  # an optional program may be compiled still
     held.allowed.clear()
-    return batch
+    return scheduler
 
 
 @pytest.mark.slow
 def test_a_sequence_that_grows_waits_alone(engine: lm.Engine, held: Held) -> None:
-    batch = warmed(engine, held)
-    growing = batch.join(Request(GROWING, 40, Rules()))
-    short = batch.join(Request(SHORT, 90, Rules()))
-    finished(batch, short)
+    scheduler = warmed(engine, held)
+    growing = scheduler.join(Request(GROWING, 40, Rules()))
+    short = scheduler.join(Request(SHORT, 90, Rules()))
+    finished(scheduler, short)
     assert len(growing.tokens) == 256 - len(GROWING) + 1  # as many as fit
-    another = batch.join(Request(SHORT, 20, Rules()))
-    finished(batch, another)
-    batch.prefill(), batch.run(4)
-    assert batch.is_held
+    another = scheduler.join(Request(SHORT, 20, Rules()))
+    finished(scheduler, another)
+    scheduler.prefill(), scheduler.run(4)
+    assert scheduler.is_held
     held.allowed.set()
-    finished(batch, growing)
+    finished(scheduler, growing)
     alone = engine.generate([GROWING], max_output_tokens=40)
     assert growing.tokens == alone[0].token_ids
     for running, limit in ((short, 90), (another, 20)):
@@ -103,95 +103,95 @@ def test_a_sequence_that_grows_waits_alone(engine: lm.Engine, held: Held) -> Non
 def test_a_prompt_that_is_too_long_for_the_caches_waits_alone(
     engine: lm.Engine, held: Held
 ) -> None:
-    batch = warmed(engine, held)
-    long = batch.join(Request([*GROWING, *SHORT * 20], 9, Rules()))
-    short = batch.join(Request(SHORT, 90, Rules()))
-    finished(batch, short)
+    scheduler = warmed(engine, held)
+    long = scheduler.join(Request([*GROWING, *SHORT * 20], 9, Rules()))
+    short = scheduler.join(Request(SHORT, 90, Rules()))
+    finished(scheduler, short)
     assert (long.tokens, long.prefilled) == ([], 256)
     held.allowed.set()
-    finished(batch, long)
+    finished(scheduler, long)
     (alone,) = engine.generate([[*GROWING, *SHORT * 20]], max_output_tokens=9)
     assert long.tokens == alone.token_ids
-    finished(batch, batch.join(Request(SHORT, 90, Rules())))  # caches are short again
+    finished(scheduler, scheduler.join(Request(SHORT, 90, Rules())))  # caches are short again
 
 
 @pytest.mark.slow
 def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
     """What was compiled for several goes on for fewer of them."""
-    batch = warmed(engine, held)
+    scheduler = warmed(engine, held)
     sampled = Rules(lm.SamplerConfig(top_k=8, top_p=1.0, temperature=1.0, seed=3))
     held.allowed.set()
-    first = batch.join(Request(SHORT, 60, sampled))
+    first = scheduler.join(Request(SHORT, 60, sampled))
     while not first.tokens:
-        batch.prefill(), batch.run(1)
-    second = batch.join(Request(SHORT, 90, Rules(), has_scores=True))
+        scheduler.prefill(), scheduler.run(1)
+    second = scheduler.join(Request(SHORT, 90, Rules(), has_scores=True))
     while not second.tokens:
-        batch.prefill(), batch.run(1)
+        scheduler.prefill(), scheduler.run(1)
     held.allowed.clear()
-    finished(batch, first, second)
+    finished(scheduler, first, second)
     assert second.tokens == engine.generate([SHORT], max_output_tokens=90)[0].token_ids
     assert len(second.scores) == len(second.tokens)
 
 
 def test_variants_without_a_common_program_take_turns(engine: lm.Engine, held: Held) -> None:
     """No one waits for it, however long others keep the thread that compiles."""
-    batch, ruled = warmed(engine, held), Rules(penalties=lm.RepetitionPenaltyConfig(1.0, 0.5))
+    scheduler, ruled = warmed(engine, held), Rules(penalties=lm.RepetitionPenaltyConfig(1.0, 0.5))
     requests = [Request(SHORT, 40, Rules(), has_scores=True), Request(SHORT, 40, ruled)]
     held.allowed.set()
-    alone = [batch.join(request) for request in requests[:1]]
-    finished(batch, *alone)
-    alone.append(batch.join(requests[1]))
-    finished(batch, *alone)
-    batch._compiler.close()  # type: ignore[union-attr]
+    alone = [scheduler.join(request) for request in requests[:1]]
+    finished(scheduler, *alone)
+    alone.append(scheduler.join(requests[1]))
+    finished(scheduler, *alone)
+    scheduler._compiler.close()  # type: ignore[union-attr]
     held.allowed.clear()
-    both = [batch.join(request) for request in requests]
-    while batch.prefill():
+    both = [scheduler.join(request) for request in requests]
+    while scheduler.prefill():
         pass
     for _ in range(10):
-        batch.run(2)
+        scheduler.run(2)
     assert [len(running.tokens) for running in both] == [10, 10]
-    finished(batch, *both)
+    finished(scheduler, *both)
     assert [running.tokens for running in both] == [running.tokens for running in alone]
     held.allowed.set()
 
 
 def test_longer_caches_wait_for_the_programs_of_all(engine: lm.Engine, held: Held) -> None:
     """A sequence that has its own does not stop those that have none for these caches."""
-    batch, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
+    scheduler, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
     growing, plain = Request(GROWING, 40, Rules(), has_scores=True), Request(SHORT, 90, sampled)
     held.allowed.set()
-    finished(batch, batch.join(plain))
-    alone = batch.join(growing)
-    finished(batch, alone)
-    batch._compiler.close()  # type: ignore[union-attr]
+    finished(scheduler, scheduler.join(plain))
+    alone = scheduler.join(growing)
+    finished(scheduler, alone)
+    scheduler._compiler.close()  # type: ignore[union-attr]
     held.allowed.clear()
-    batch = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
-    grown, short = batch.join(growing), batch.join(plain)
-    finished(batch, short)
+    scheduler = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
+    grown, short = scheduler.join(growing), scheduler.join(plain)
+    finished(scheduler, short)
     assert len(grown.tokens) == 256 - len(GROWING) + 1
     held.allowed.set()
-    finished(batch, grown)
+    finished(scheduler, grown)
     assert grown.tokens == alone.tokens
 
 
 def test_who_waits_outside_waits_for_a_turn_to_compile(engine: lm.Engine, held: Held) -> None:
     """Programs of one request at a time are compiled, in the order of asking."""
-    batch, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
+    scheduler, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
     wanted = [Request(SHORT, 3, Rules(), has_scores=True), Request(SHORT, 3, sampled)]
     long = Request([*GROWING, *SHORT * 20], 3, Rules())
-    assert batch.is_ready(Request(GROWING[:200], 3, Rules()))
-    assert not any(batch.is_ready(request) for request in (*wanted, long))
+    assert scheduler.is_ready(Request(GROWING[:200], 3, Rules()))
+    assert not any(scheduler.is_ready(request) for request in (*wanted, long))
     held.allowed.set()
-    batch._compiler.close()  # type: ignore[union-attr]
-    assert [batch.is_ready(request) for request in (wanted[0], wanted[1])] == [True, False]
-    batch._compiler.close()  # type: ignore[union-attr]
-    assert batch.is_ready(wanted[1])
+    scheduler._compiler.close()  # type: ignore[union-attr]
+    assert [scheduler.is_ready(request) for request in (wanted[0], wanted[1])] == [True, False]
+    scheduler._compiler.close()  # type: ignore[union-attr]
+    assert scheduler.is_ready(wanted[1])
     held.error = RuntimeError("no memory")
-    assert not batch.is_ready(long)
-    batch._compiler.close()  # type: ignore[union-attr]
-    assert batch.is_ready(long)  # it hears of the error in its slot
-    failing = batch.join(long)
-    finished(batch, failing)
+    assert not scheduler.is_ready(long)
+    scheduler._compiler.close()  # type: ignore[union-attr]
+    assert scheduler.is_ready(long)  # it hears of the error in its slot
+    failing = scheduler.join(long)
+    finished(scheduler, failing)
     assert failing.error == "no memory"
 
 
@@ -200,19 +200,19 @@ def test_a_request_alone_has_a_program_of_its_own(
 ) -> None:
     """Once it is compiled; the others' caches stay as they are."""
     compiler, decoder, ran = engine.new_background_compiler(), engine.new_decoder(2), list[Task]()
-    batch, run = Scheduler(engine, decoder, compiler), engine._model.run
+    scheduler, run = Scheduler(engine, decoder, compiler), engine._model.run
     monkeypatch.setattr(engine._model, "run", lambda task, *a: (ran.append(task), run(task, *a))[1])
-    resting = batch.join(Request(SHORT, 3, Rules()))
-    finished(batch, resting)
+    resting = scheduler.join(Request(SHORT, 3, Rules()))
+    finished(scheduler, resting)
     compiler.close()
-    alone = batch.join(Request(GROWING[1:9], 30, Rules()))
+    alone = scheduler.join(Request(GROWING[1:9], 30, Rules()))
     ran.clear()
-    finished(batch, alone)
+    finished(scheduler, alone)
     assert {task.is_alone for task in ran if task.kind == "generate"} == {True}
     assert alone.tokens == engine.generate([GROWING[1:9]], max_output_tokens=30)[0].token_ids
-    again = batch.join(Request([*SHORT, *resting.tokens], 9, Rules()))
+    again = scheduler.join(Request([*SHORT, *resting.tokens], 9, Rules()))
     assert again.reused == len(SHORT) + 2
-    finished(batch, again)
+    finished(scheduler, again)
     both = engine.generate([[*SHORT, *resting.tokens]], max_output_tokens=9)
     assert again.tokens == both[0].token_ids
 
@@ -221,26 +221,26 @@ def test_without_its_own_program_a_request_alone_goes_on(
     engine: lm.Engine, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     held.error_of_optional = RuntimeError("no memory")
-    batch = warmed(engine, held)
+    scheduler = warmed(engine, held)
     held.allowed.set()
-    running = batch.join(Request(SHORT, 20, Rules()))
-    finished(batch, running)
+    running = scheduler.join(Request(SHORT, 20, Rules()))
+    finished(scheduler, running)
     assert running.tokens == engine.generate([SHORT], max_output_tokens=20)[0].token_ids
-    batch._compiler.close()  # type: ignore[union-attr]
+    scheduler._compiler.close()  # type: ignore[union-attr]
     assert "one request at a time take longer: no memory" in caplog.text
 
 
 def test_an_error_is_that_of_one_request(engine: lm.Engine, held: Held) -> None:
-    batch = warmed(engine, held)
+    scheduler = warmed(engine, held)
     held.error = RuntimeError("no memory")
-    failing = batch.join(Request(SHORT, 9, Rules(), has_scores=True))
-    going_on = batch.join(Request(SHORT, 90, Rules()))
+    failing = scheduler.join(Request(SHORT, 9, Rules(), has_scores=True))
+    going_on = scheduler.join(Request(SHORT, 90, Rules()))
     held.allowed.set()
-    finished(batch, failing, going_on)
+    finished(scheduler, failing, going_on)
     assert (failing.error, going_on.error) == ("no memory", None)
     held.error = None
-    again = batch.join(Request(SHORT, 9, Rules(), has_scores=True))
-    finished(batch, again)
+    again = scheduler.join(Request(SHORT, 9, Rules(), has_scores=True))
+    finished(scheduler, again)
     assert (again.error, len(again.scores)) == (None, len(again.tokens))
 
 
@@ -250,9 +250,9 @@ def test_lengths_that_a_model_cannot_have(tmp_path: Path) -> None:
     path.write_bytes(language_bundle(model=content))
     with lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine:
         assert len(engine.graph.cache_lengths) > 1
-        batch = Scheduler(engine, engine.new_decoder(2), engine.new_background_compiler())
-        running = batch.join(Request(SHORT, 9, Rules()))
-        finished(batch, running)
+        scheduler = Scheduler(engine, engine.new_decoder(2), engine.new_background_compiler())
+        running = scheduler.join(Request(SHORT, 9, Rules()))
+        finished(scheduler, running)
         assert running.tokens == engine.generate([SHORT], max_output_tokens=9)[0].token_ids
 
 
@@ -279,14 +279,14 @@ from jaxdelegate.lm.scheduler import Request, Scheduler
 
 with lm.Engine(sys.argv[1], lm.Backend.CPU(), max_batch=2, cache_dir=sys.argv[2]) as engine:
     compiler = engine.new_background_compiler()
-    batch = Scheduler(engine, engine.new_decoder(2), compiler)
-    first = batch.join(Request([1, 80, 81], 100, Rules()))
+    scheduler = Scheduler(engine, engine.new_decoder(2), compiler)
+    first = scheduler.join(Request([1, 80, 81], 100, Rules()))
     while len(first.tokens) < 5:
-        batch.prefill(), batch.run(1)
+        scheduler.prefill(), scheduler.run(1)
     had_jax = "jax" in sys.modules
-    second = batch.join(Request([1, 80, 81], 9, Rules(), has_scores=len(sys.argv) > 3))
+    second = scheduler.join(Request([1, 80, 81], 9, Rules(), has_scores=len(sys.argv) > 3))
     while first.finish_reason is None or second.finish_reason is None:
-        batch.prefill(), batch.run(1)
+        scheduler.prefill(), scheduler.run(1)
     compiler.close()
     print(had_jax, "jax" in sys.modules, first.tokens, second.tokens, len(second.scores))
 """

@@ -48,11 +48,14 @@ def test_a_row_depends_on_its_prompt_only(engine: lm.Engine) -> None:
 def test_others_generate_meanwhile(engine: lm.Engine) -> None:
     ids = [*map(ord, "a text")]
     (answer,) = engine.generate([ids], max_output_tokens=20)
-    batch = Scheduler(engine, engine.new_decoder(2))
-    running = [batch.join(Request(ids, 20, Rules())), batch.join(hidden_state_request(ids[:3]))]
-    while batch.free < 2:
-        batch.prefill()
-        batch.run(2)
+    scheduler = Scheduler(engine, engine.new_decoder(2))
+    running = [
+        scheduler.join(Request(ids, 20, Rules())),
+        scheduler.join(hidden_state_request(ids[:3])),
+    ]
+    while scheduler.free < 2:
+        scheduler.prefill()
+        scheduler.run(2)
     assert running[0].tokens == answer.token_ids
     assert running[0].hidden_state is None
     np.testing.assert_array_equal(running[1].hidden_state, engine.hidden_states([ids[:3]])[0])

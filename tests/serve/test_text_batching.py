@@ -20,7 +20,7 @@ from jaxdelegate.serve.text_queue import FairQueue
 from tests.lm.test_text_stream import Bytes
 
 
-class FakeBatch:
+class FakeScheduler:
     """Each sequence gets its prompt, a byte in each run; runs wait for permits."""
 
     slots = 2
@@ -93,7 +93,7 @@ class Server:
     """A batcher with fake batches."""
 
     def __init__(self, max_queue_size: int = 3, error: Exception | None = None) -> None:
-        self.batches = [FakeBatch()]
+        self.batches = [FakeScheduler()]
         self.recorder, self._error = TextRecorder(), error
         self.batcher = TextBatcher(
             self._open,  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ class Server:
         )
 
     @property
-    def batch(self) -> FakeBatch:
+    def batch(self) -> FakeScheduler:
         return self.batches[-1]
 
     def _prepare(self) -> None:
@@ -210,7 +210,7 @@ def test_an_error_ends_what_runs_but_not_what_waits(server: Server) -> None:
     failed, also, waits = (server.submit("abc") for _ in range(3))
     broken = server.batch
     broken.joined.get(timeout=20), broken.joined.get(timeout=20)
-    server.batches.append(FakeBatch())
+    server.batches.append(FakeScheduler())
     broken.error = RuntimeError("secret")
     broken.permits.release()
     for call in (failed, also):
@@ -228,11 +228,11 @@ def test_a_prompt_that_cannot_join_is_not_lost(server: Server) -> None:
     assert server.submit("ok").text() == "ok|length"
 
 
-class Panic(BaseException):
+class PanicException(BaseException):
     """Like the exception that pyo3 raises."""
 
 
-@pytest.mark.parametrize("error", [ValueError("secret"), Panic("secret")])
+@pytest.mark.parametrize("error", [ValueError("secret"), PanicException("secret")])
 def test_an_error_of_one_sequence_is_its_own(server: Server, error: BaseException) -> None:
     failing, other = Call("abcdef", "c", ()), Call("ghijkl", "d", ())
 
