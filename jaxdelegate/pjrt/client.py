@@ -356,8 +356,9 @@ def _note_fork() -> None:
 def _has_client() -> bool:
     """Whether this process, or the one it was forked from, has created a client here or in jax."""
     bridge = sys.modules.get("jax._src.xla_bridge")
-    is_jax_ready = getattr(bridge, "backends_are_initialized", lambda: bridge is not None)
-    return _host_cpu.cache_info().currsize > 0 or is_jax_ready()
+    # jax's own backends_are_initialized() waits for a lock that a thread of the parent may hold.
+    jax_backends = getattr(bridge, "_backends", bridge)
+    return _host_cpu.cache_info().currsize > 0 or bool(jax_backends)
 
 
 os.register_at_fork(after_in_child=_note_fork)

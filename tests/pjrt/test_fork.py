@@ -161,6 +161,28 @@ thread.join()
 
 
 @pytest.mark.slow
+def test_while_another_thread_holds_the_lock_of_backends(lines) -> None:
+    """The fork itself returns in the child, as does all that needs no XLA."""
+    said = lines("""
+import threading
+import jaxdelegate.pjrt.client
+from jax._src import xla_bridge
+held, forked = threading.Event(), threading.Event()
+def holding():
+    with xla_bridge._backend_lock:
+        held.set()
+        forked.wait()
+thread = threading.Thread(target=holding)
+thread.start()
+held.wait()
+in_child(lambda: served(opened()))
+forked.set()
+thread.join()
+""")
+    assert said == ["answer right"]
+
+
+@pytest.mark.slow
 def test_after_a_start_from_a_stored_program(lines) -> None:
     """The error is the same without an import of jax."""
     said = lines("""
