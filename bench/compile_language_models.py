@@ -28,10 +28,10 @@ from harness import append
 
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.function import compilers, prepared
-from jaxdelegate.lm.choices import Variant
 from jaxdelegate.lm.computation import Computation
 from jaxdelegate.lm.language_model import LanguageModel
-from jaxdelegate.lm.tasks import Task, caches
+from jaxdelegate.lm.program_spec import ProgramSpec, cache_arrays
+from jaxdelegate.lm.sampling_params import Variant
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
 from jaxdelegate.xla.program import Program
@@ -69,18 +69,18 @@ def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -
     ) -> absent_device.AbsentCompiler:
         return absent_device.AbsentCompiler(options, absent_device.Described(device), **more)
 
-    task = Task("generate", graph.decode.key, slots, graph.capacity, (0,), Variant())
+    spec = ProgramSpec("decode", graph.decode.key, slots, graph.capacity, (0,), Variant())
     with (
         mock.patch.object(compilers, "Compiler", compiler),
         mock.patch.object(prepared, "ModelWeights", _Shapes),
     ):
         weights = DeviceWeights(client.of_jax(device))
-        return Computation(model._models_for, view, graph, weights).program(task)
+        return Computation(model._models_for, view, graph, weights).program(spec)
 
 
 def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, Any]:
     executable: Any = program.executable
-    shapes = caches(model.graph, slots, model.graph.capacity)
+    shapes = cache_arrays(model.graph, slots, model.graph.capacity)
     own = sum(np.prod(shape) * dtype.itemsize for shape, dtype in shapes)
     weights = sum(np.prod(a.shape) * a.dtype.itemsize for a in program.weights)
     tables = _table_bytes(model)

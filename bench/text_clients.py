@@ -20,8 +20,8 @@ from harness import threads
 from server_process import ServerProcess
 
 from jaxdelegate import lm
-from jaxdelegate.lm.generation import generated
-from jaxdelegate.lm.scheduler import Request
+from jaxdelegate.lm.generation import generate
+from jaxdelegate.lm.request import Request
 
 CHAT = "/v1/chat/completions"
 NAME = "m"
@@ -49,16 +49,17 @@ def cases(path: Path, limits: Sequence[int], slots: int) -> list[Case]:
     """
     found, number = list[Case](), 0
     with lm.Engine(path, max_batch=slots) as engine:
-        renderer, rules = engine.renderer().without_lists(), engine.rules(lm.SamplerConfig(top_k=1))
-        used = engine.new_decoder(slots)
+        renderer = engine.text.renderer().without_lists()
+        params = engine.text.sampling_params(lm.SamplerConfig(top_k=1))
+        used = engine.new_runner(slots)
         while len(found) < len(limits):
             if number >= _MOST_CHATS * len(limits):
                 raise RuntimeError(f"{path.name}: most answers hang on rounding")
             limit, messages = limits[len(found)], _messages(number)
             prompt = engine.prompt_ids(renderer.render(messages, {}, ends=True))
-            request, number = Request(prompt, limit, rules), number + 1
-            decoders = engine.new_decoder(1), used, used
-            answers = [generated(engine, decoder, [request])[0] for decoder in decoders]
+            request, number = Request(prompt, limit, params), number + 1
+            runners = engine.new_runner(1), used, used
+            answers = [generate(engine.text, runner, [request])[0] for runner in runners]
             if len({tuple(one.token_ids) for one in answers}) > 1:
                 continue
             body = {"model": NAME, "messages": messages, "max_completion_tokens": limit}

@@ -21,6 +21,7 @@ from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.request import Request
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.sections import LLM_METADATA
 from jaxdelegate.model.source import text_metadata
@@ -158,7 +159,7 @@ class _Comparison:
         other, ids = self._other, self._prompts[prompt]
         choose = _greedy(other) if text is None else _following(other, text)
         expected, rows = decoder.answer(ids, self._most, choose)
-        stop = other.stop_in(expected, 0)
+        stop = other.text.stops.find(expected, 0)
         tokens = expected if stop is None else expected[: stop.start]
         return AnswerDiff(
             prompt=prompt,
@@ -194,10 +195,10 @@ def _scores(row: np.ndarray, token: int, expected: int) -> tuple[float, float]:
 
 def _greedy(engine: Engine) -> Choose:
     """The most likely tokens, up to a stop."""
-    suppressed = [*engine.metadata.suppressed_tokens]
+    suppressed = [*engine.text.metadata.suppressed_tokens]
 
     def choose(row: np.ndarray, answer: Sequence[int]) -> int | None:
-        if engine.stop_in(answer, max(len(answer) - 1, 0)) is not None:
+        if engine.text.stops.find(answer, max(len(answer) - 1, 0)) is not None:
             return None
         allowed = row.copy()
         allowed[suppressed] = -np.inf
@@ -241,17 +242,17 @@ def _steps(
 
     `rows` are the reference's logarithms of probabilities, [tokens, vocabulary].
     """
-    decoder, rules = engine.new_decoder(1), engine.rules(_GREEDY)
+    runner, params = engine.new_runner(1), engine.text.sampling_params(_GREEDY)
     for n, (expected, row) in enumerate(zip(answer, rows, strict=True)):
         before = [*prompt, *answer[:n]]
-        decoder.prefill(0, before)
-        decoder.begin(0, 1, rules, has_scores=True)
-        piece = decoder.run(1)[0]
+        runner.prefill(0, before)
+        runner.begin(0, Request(before, 1, params, has_scores=True))
+        piece = runner.decode(1)[0]
         token, score = piece.tokens[0], piece.scores[0]
         expected_score = score
         if token != expected:
-            decoder.prefill(0, before)
-            expected_score = decoder.score(0, [expected])[0]
+            runner.prefill(0, before)
+            expected_score = runner.score(0, [expected])[0]
         yield Step(
             token=token,
             expected=expected,

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo
 from jaxdelegate.lm.configs import Backend, SamplerConfig
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.unsupported import refuse
 
 
@@ -92,19 +93,19 @@ class Benchmark:
         return self._measured(self.engine, self.decode_tokens)
 
     def _measured(self, engine: Engine, count: int) -> BenchmarkInfo:
-        decoder = engine.new_decoder(1, has_stops=False)
+        runner = engine.new_runner(1, has_stops=False)
         ids = engine.tokenize(self._prompt)[: self.prefill_tokens]
         ids += [0] * (self.prefill_tokens - len(ids))
-        decoder.wait()
+        runner.cache.wait()
         began = time.perf_counter()
-        decoder.prefill(0, ids)
-        decoder.wait()
+        runner.prefill(0, ids)
+        runner.cache.wait()
         read = time.perf_counter()
-        decoder.begin(0, count, Rules(SamplerConfig(top_k=1)))
-        decoder.run(1)
+        runner.begin(0, Request(ids, count, SamplingParams(SamplerConfig(top_k=1))))
+        runner.decode(1)
         first = time.perf_counter()
-        while not decoder.is_resting(0):
-            decoder.run()
+        while not runner.is_resting(0):
+            runner.decode()
         ended = time.perf_counter()
         return BenchmarkInfo(
             init_time_in_second=self._init_seconds,

@@ -14,7 +14,7 @@ from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.views import View
 from jaxdelegate.function.weights import Params
 from jaxdelegate.lm.graph import Embedder
-from jaxdelegate.lm.tasks import Array
+from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.xla import aot

@@ -13,14 +13,22 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.function.views import View
-from jaxdelegate.lm.choices import Choice
 from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
 from jaxdelegate.lm.graph import ACTIVATIONS, LOGITS, PROJECTED, Drafter, LanguageGraph, Step
 from jaxdelegate.lm.hidden_states import HIDDEN
 from jaxdelegate.lm.masks import place_inputs
 from jaxdelegate.lm.places import Places
-from jaxdelegate.lm.sampling import largest, next_token
-from jaxdelegate.lm.tasks import STEPS, Generated, Sequences, Task, arguments, caches, results
+from jaxdelegate.lm.program_spec import (
+    MAX_DECODE_STEPS,
+    DecodeOutput,
+    ProgramSpec,
+    SlotArrays,
+    arguments,
+    cache_arrays,
+    results,
+)
+from jaxdelegate.lm.sampler import largest, next_token
+from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
 from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
@@ -33,7 +41,7 @@ class Computation(Compilation):
 
     def __init__(
         self,
-        models: Callable[[Task], Mapping[str, Model]],
+        models: Callable[[ProgramSpec], Mapping[str, Model]],
         view: View,
         graph: LanguageGraph,
         weights: DeviceWeights,
@@ -41,7 +49,7 @@ class Computation(Compilation):
         """Nothing is compiled yet.
 
         Args:
-            models: by part, for a task; the one with the steps is called "".
+            models: by part, for a program; the one with the steps is called "".
             view: of the models.
             graph: the steps.
             weights: of the device.
@@ -49,22 +57,22 @@ class Computation(Compilation):
         super().__init__(view, weights)
         self._models, self._graph = models, graph
 
-    def program(self, task: Task) -> Program:
-        """Compile the program of a task."""
-        graph, step = self._graph, self._graph.step(task.step)
+    def program(self, spec: ProgramSpec) -> Program:
+        """Compile a program."""
+        graph, step = self._graph, self._graph.step(spec.step)
 
         def traced(applies: Applies) -> Run:
-            return _Traced(task, step, graph, applies).run
+            return _Traced(spec, step, graph, applies).run
 
-        inputs = graph.resized(step.inputs, task.length)
+        inputs = graph.resized(step.inputs, spec.length)
         return self.compiled(
-            f"{task.kind}_{task.step}",
-            self._models(task),
-            graph.keys(task.step),
+            f"{spec.kind}_{spec.step}",
+            self._models(spec),
+            graph.keys(spec.step),
             traced,
-            [*caches(graph, task.slots, task.length), *arguments(graph, task, step)],
+            [*cache_arrays(graph, spec.slots, spec.length), *arguments(graph, spec, step)],
             {"": {name: info.shape for name, info in inputs.items()}},
-            results=len(results(graph, task)),
+            results=len(results(graph, spec)),
             donated=len(graph.carried),
         )
 
@@ -86,22 +94,24 @@ class _Rows(NamedTuple):
 
 
 class _Traced:
-    """The function of one task, which JAX traces."""
+    """The function of one program, which JAX traces."""
 
-    def __init__(self, task: Task, step: Step, graph: LanguageGraph, applies: Applies) -> None:
+    def __init__(
+        self, spec: ProgramSpec, step: Step, graph: LanguageGraph, applies: Applies
+    ) -> None:
         """`applies`: the functions of models, by part; their `params` likewise."""
-        self._task, self._graph, self._applies = task, graph, applies
-        self._rows = task.rows
+        self._spec, self._graph, self._applies = spec, graph, applies
+        self._rows = spec.rows
         self._one = step
-        self._drafter = graph.drafter if graph.is_speculative(task.step) else None
-        self._stops = np.asarray(task.stops, np.int32)
-        self._hidden_size = graph.hidden_size if task.variant.has_hidden_state else 0
-        tasks: Mapping[str, Callable[..., tuple[Any, ...]]] = {
-            "read": self._read,
-            "generate": self._generate,
+        self._drafter = graph.drafter if graph.is_speculative(spec.step) else None
+        self._stops = np.asarray(spec.stops, np.int32)
+        self._hidden_size = graph.hidden_size if spec.variant.has_hidden_state else 0
+        kinds: Mapping[str, Callable[..., tuple[Any, ...]]] = {
+            "prefill": self._prefill,
+            "decode": self._decode,
             "score": self._score,
         }
-        self._run = tasks[task.kind]
+        self._run = kinds[spec.kind]
 
     def run(self, params: Any, *arrays: Any) -> tuple[Any, ...]:
         """The new caches, then the other results."""
@@ -136,7 +146,7 @@ class _Traced:
 
     def _placed(self, places: Places, inputs: Any, start: Any, count: Any) -> dict[str, jax.Array]:
         """The inputs of a signature that say where tokens are."""
-        graph, length = self._graph, self._task.length
+        graph, length = self._graph, self._spec.length
         ring = graph.ring if graph.ring < graph.capacity else length
         resized = graph.resized(inputs, length)
         return place_inputs(places, resized, start, count, graph.attention, ring)
@@ -165,10 +175,10 @@ class _Traced:
 
     # ---- of all slots
 
-    def _read(
+    def _prefill(
         self, params: Any, caches: Caches, slot: Any, tokens: Any, start: Any, count: Any
     ) -> tuple[Caches]:
-        if self._task.slots == 1:
+        if self._spec.slots == 1:
             new, _ = self._step(params, caches, tokens, start, count)
             return (new,)
         new, _ = self._step(params, _of_slot(caches, slot), tokens, start, count)
@@ -215,18 +225,18 @@ class _Traced:
             kept[name] = jnp.where(is_active.reshape(-1, *ones), new[name], old[name])
         return {**new, **kept}
 
-    def _generate(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
-        if not self._task.is_alone:
-            return self._generated(params, caches, *values)
+    def _decode(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
+        if not self._spec.is_alone:
+            return self._decoded(params, caches, *values)
         *values_of_slot, slot = values
-        new, *found = self._generated(params, _of_slot(caches, slot), *values_of_slot)
+        new, *found = self._decoded(params, _of_slot(caches, slot), *values_of_slot)
         return (_with_slot(caches, slot, new), *found)
 
-    def _generated(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
-        sequences, rest = Sequences(*values[:5]), values[5:]
-        choice, limit = Choice(*rest[:-1]), rest[-1]
-        shape = STEPS, self._rows, self._one.length
-        found = Generated(
+    def _decoded(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
+        sequences, rest = SlotArrays(*values[:5]), values[5:]
+        sampling, limit = SamplingArrays(*rest[:-1]), rest[-1]
+        shape = MAX_DECODE_STEPS, self._rows, self._one.length
+        found = DecodeOutput(
             jnp.zeros(shape, np.int32),
             jnp.zeros(shape, np.float32),
             jnp.zeros(shape[:2], np.int32),
@@ -234,21 +244,21 @@ class _Traced:
             jnp.zeros((self._rows, self._hidden_size), np.float32),
         )
 
-        def goes_on(state: tuple[Caches, Sequences, Generated]) -> Any:
+        def goes_on(state: tuple[Caches, SlotArrays, DecodeOutput]) -> Any:
             _, sequences, found = state
             return (found.steps < limit) & jnp.any(sequences.left > 0)
 
-        def step(state: tuple[Caches, Sequences, Generated]) -> Any:
+        def step(state: tuple[Caches, SlotArrays, DecodeOutput]) -> Any:
             old, sequences, found = state
             caches, rows = self._steps(params, old, sequences.token, sequences.position)
             caches = self._kept(sequences.left > 0, caches, old)
-            tokens, scores = self._chosen(choice, sequences, rows)
+            tokens, scores = self._chosen(sampling, sequences, rows)
             # A row is right if all tokens that it saw are those that were chosen.
             agree = jnp.cumprod(tokens[:, :-1] == rows.tokens[:, 1:], axis=1, dtype=np.int32)
             counts, sequences = self._advanced(sequences, tokens, agree.sum(1, np.int32) + 1)
             if rows.activations is not None:
                 caches[ACTIVATIONS] = self._last(rows.activations, counts)
-            more = Generated(
+            more = DecodeOutput(
                 found.tokens.at[found.steps].set(tokens),
                 found.scores.at[found.steps].set(scores),
                 found.counts.at[found.steps].set(counts),
@@ -261,14 +271,14 @@ class _Traced:
         return caches, *found
 
     def _chosen(
-        self, choice: Choice, sequences: Sequences, rows: "_Rows"
+        self, sampling: SamplingArrays, sequences: SlotArrays, rows: "_Rows"
     ) -> tuple[jax.Array, jax.Array]:
         """The tokens after those of all rows and their scores, [slots, rows], as if one by one."""
         n = self._one.length
         answer = self._written(sequences, rows.tokens[:, 1:], n - 1)  # a row has those before it
         many = functools.partial(jnp.repeat, repeats=n, axis=0)
-        found = jax.vmap(functools.partial(next_token, self._task.variant))(
-            Choice(*map(many, choice)),
+        found = jax.vmap(functools.partial(next_token, self._spec.variant))(
+            SamplingArrays(*map(many, sampling)),
             rows.logits.reshape(-1, self._graph.vocabulary).astype(np.float32),
             many(answer),
             (sequences.generated[:, None] + lax.iota(np.int32, n)[None]).ravel(),
@@ -276,9 +286,9 @@ class _Traced:
         tokens, scores = (array.reshape(-1, n) for array in found)
         return tokens, scores
 
-    def _written(self, sequences: Sequences, tokens: jax.Array, counts: Any) -> Any:
-        """The answers with the first tokens of these after them; [slots, 0] without rules."""
-        if not self._task.variant.has_rules:
+    def _written(self, sequences: SlotArrays, tokens: jax.Array, counts: Any) -> Any:
+        """The answers with the first of these tokens, where the program takes answers."""
+        if not self._spec.variant.has_logits_processors:
             return sequences.answer
         numbers = lax.iota(np.int32, tokens.shape[1])[None]
         places = sequences.generated[:, None] + numbers
@@ -288,8 +298,8 @@ class _Traced:
         return sequences.answer.at[slots, places].set(tokens, mode="drop")
 
     def _advanced(
-        self, sequences: Sequences, tokens: jax.Array, right: jax.Array
-    ) -> tuple[jax.Array, Sequences]:
+        self, sequences: SlotArrays, tokens: jax.Array, right: jax.Array
+    ) -> tuple[jax.Array, SlotArrays]:
         """How many of these tokens each sequence gets, and the sequences after them.
 
         Args:
@@ -302,7 +312,7 @@ class _Traced:
         until_stop = jnp.where(is_stop, lax.iota(np.int32, n)[None] + 1, np.int32(n + 1)).min(1)
         counts = jnp.minimum(jnp.minimum(right, until_stop), sequences.left)
         last = self._at(tokens, counts)
-        return counts, Sequences(
+        return counts, SlotArrays(
             jnp.where(counts > 0, last, sequences.token),
             sequences.position + counts,
             jnp.where(until_stop <= counts, 0, sequences.left - counts),
@@ -347,7 +357,7 @@ class _Traced:
                 i + 1,
             )
 
-        zeros = jnp.zeros((self._rows, STEPS), np.float32)
+        zeros = jnp.zeros((self._rows, MAX_DECODE_STEPS), np.float32)
         start = caches, token, position, zeros, jnp.int32(0)
         caches, _, _, scores, _ = lax.while_loop(goes_on, step, start)
         return caches, scores

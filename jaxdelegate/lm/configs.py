@@ -176,3 +176,10 @@ class SuppressTokensConfig:
         for token in self.suppress_tokens or ():
             if token < 0:
                 raise OptionError(f"suppress_tokens: expected ids of at least 0, got {token}")
+
+
+def output_limit(max_output_tokens: int | None) -> int | None:
+    """The most tokens of an answer; None: as many as fit. An OptionError: less than one."""
+    if max_output_tokens is not None and max_output_tokens < 1:
+        raise OptionError(f"max_output_tokens: expected at least 1, got {max_output_tokens}")
+    return max_output_tokens

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.channels import ChannelReader, Found
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, Timing
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
@@ -19,12 +18,14 @@ from jaxdelegate.lm.configs import (
     SamplerConfig,
     SuppressTokensConfig,
     ThinkingConfig,
+    output_limit,
 )
-from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.host import Host
 from jaxdelegate.lm.messages import Contents, Message, sent, stated
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.session import Answer
 from jaxdelegate.lm.templates import Renderer
+from jaxdelegate.lm.text_processor import TextProcessor
 from jaxdelegate.lm.unsupported import refuse
 
 _REASONING = "reasoning_content"  # the key of LiteRT-LM and of many templates
@@ -67,13 +68,19 @@ class Conversation:
     tool_event_handler = lora_config = constrained_decoding_config = None
 
     def __init__(
-        self, engine: Host, decoder: Decoder, renderer: Renderer, settings: Settings
+        self,
+        text: TextProcessor,
+        runner: ModelRunner,
+        renderer: Renderer,
+        settings: Settings,
+        init_seconds: float,
     ) -> None:
         """Use `Engine.create_conversation`."""
-        self._engine, self._renderer, self._settings = engine, renderer, settings
+        self._text, self._renderer, self._settings = text, renderer, settings
         self._preface = [stated(m, "create_conversation") for m in settings.messages]
         self._history: list[dict[str, Any]] = []
-        self._decoder: Decoder | None = decoder
+        self._runner: ModelRunner | None = runner
+        self._init_seconds = init_seconds
         self._ids: list[int] = []
         self._cancelled = threading.Event()
         self._info: BenchmarkInfo | None = None
@@ -178,7 +185,7 @@ class Conversation:
         refuse("send_message", unsupported)
         self._open()
         own, thinking = sent(message, "send_message"), self._thinking(thinking_config)
-        rules = self._engine.rules(
+        params = self._text.sampling_params(
             self._settings.sampler,
             repetition_penalty_config,
             no_repeat_ngram_config,
@@ -186,9 +193,9 @@ class Conversation:
         )
         if max_output_tokens is None:
             max_output_tokens = self._settings.max_output_tokens
-        limit = self._engine.limit(max_output_tokens)
+        limit = output_limit(max_output_tokens)
         self._cancelled.clear()
-        return self._answered(own, thinking, limit, rules)
+        return self._answered(own, thinking, limit, params)
 
     def render_message_to_string(self, message: AnyMessage) -> str:
         """The text that a message would add to the conversation. Errors as `send_message`."""
@@ -211,7 +218,7 @@ class Conversation:
 
     def close(self) -> None:
         """Free the caches."""
-        self._decoder = None
+        self._runner = None
 
     # ---- prompts
 
@@ -245,27 +252,31 @@ class Conversation:
 
     def _tokens(self, prompt: _Prompt) -> list[int]:
         """The tokens so far stay as the model chose them, unless something before changes."""
-        new = self._engine.tokenize(prompt.new)
+        new = self._text.tokenize(prompt.new)
         if prompt.is_continued:
             return [*self._ids, *new]
-        return [*self._engine.start_ids, *self._engine.tokenize(prompt.before), *new]
+        return [*self._text.start_ids, *self._text.tokenize(prompt.before), *new]
 
     # ---- answers
 
     def _answered(
-        self, message: dict[str, Any], thinking: Mapping[str, Any], limit: int, rules: Rules
+        self,
+        message: dict[str, Any],
+        thinking: Mapping[str, Any],
+        limit: int | None,
+        params: SamplingParams,
     ) -> Iterator[Message]:
-        decoder, began = self._open(), time.perf_counter()
+        runner, began = self._open(), time.perf_counter()
         prompt = self._prompt(message, thinking)
         ids = self._tokens(prompt)
         reading = time.perf_counter()
-        decoder.check(ids)
-        known = decoder.prefill(0, ids)
-        decoder.wait()
+        runner.graph.check(ids, has_answer=True)
+        reused = runner.prefill(0, ids)
+        runner.cache.wait()
         read = time.perf_counter()
-        answer, parts = Answer(self._engine, decoder, self._cancelled), list[Message]()
-        reader = ChannelReader(self._engine.metadata.channels, prompt.new)
-        for text in answer.parts(limit, rules):
+        answer, parts = Answer(self._text, runner, self._cancelled), list[Message]()
+        reader = ChannelReader(self._text.metadata.channels, prompt.new)
+        for text in answer.parts(limit, params):
             for part in map(_part, reader.add(text)):
                 parts.append(part)
                 yield part
@@ -278,18 +289,18 @@ class Conversation:
             read=read,
             first=answer.first_token_at,
             ended=answer.ended_at,
-            prompt=len(ids) - known,
+            prompt=len(ids) - reused,
             answer=len(answer.tokens),
         )
-        self._info = timing.info(self._engine.init_time_in_second)
+        self._info = timing.info(self._init_seconds)
         if answer.finish_reason != "cancelled":
-            self._ids = list(decoder.ids(0))
+            self._ids = list(runner.ids(0))
             self._history += [message, stated(_joined(parts), "send_message")]
 
-    def _open(self) -> Decoder:
-        if self._decoder is None:
+    def _open(self) -> ModelRunner:
+        if self._runner is None:
             raise GenerationError("the conversation is closed")
-        return self._decoder
+        return self._runner
 
     def __enter__(self) -> Self:
         return self

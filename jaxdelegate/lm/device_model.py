@@ -27,7 +27,7 @@ from jaxdelegate.compile.target import compilation_module
 from jaxdelegate.function.records import Signature
 from jaxdelegate.function.views import View, whole
 from jaxdelegate.lm.model_file import FOLDERS, Constants, ModelFile
-from jaxdelegate.lm.tasks import Array
+from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.lru_cache import LruCache, give_back
 from jaxdelegate.model.source import open_source
 from jaxdelegate.passes.limits import Limits
@@ -103,7 +103,7 @@ def opened(
 
 
 class DeviceModel(abc.ABC, Generic[T]):
-    """Models of a bundle, and the programs of tasks."""
+    """Models of a bundle, and their programs."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class DeviceModel(abc.ABC, Generic[T]):
             models: of the bundle.
             parts: of those that programs need.
             name: of the main one, for messages.
-            declared: what programs depend on besides models, options and tasks.
+            declared: what programs depend on besides models, options and specs.
         """
         self._files = {part: models.files[part] for part in parts}
         self._name, self._view, self._compiler = name, models.view, models.compiler
@@ -132,22 +132,22 @@ class DeviceModel(abc.ABC, Generic[T]):
     # ---- what a kind of models has
 
     @abc.abstractmethod
-    def _keys(self, task: T) -> Mapping[str, str]:
-        """The signatures that a task runs, by part; the main one is ""."""
+    def _keys(self, spec: T) -> Mapping[str, str]:
+        """The signatures that a program runs, by part; the main one is ""."""
 
     @abc.abstractmethod
-    def _results(self, task: T) -> Sequence[Array]:
+    def _results(self, spec: T) -> Sequence[Array]:
         """What its program returns."""
 
     @abc.abstractmethod
-    def _description(self, task: T) -> str:
+    def _description(self, spec: T) -> str:
         """What `jaxdelegate cache list` says about its program."""
 
     @abc.abstractmethod
     def _new_computation(self, weights: DeviceWeights) -> Any:
-        """Import jax, and return what compiles: it has `program(task)`."""
+        """Import jax, and return what compiles: it has `program(spec)`."""
 
-    def _check(self, task: T) -> None:
+    def _check(self, spec: T) -> None:
         """Raise an error for what cannot be compiled."""
 
     # ---- what all have
@@ -186,57 +186,57 @@ class DeviceModel(abc.ABC, Generic[T]):
             self._compiling = None
 
     def run(
-        self, task: T, arguments: Callable[[Runtime], Sequence[Any]]
+        self, spec: T, arguments: Callable[[Runtime], Sequence[Any]]
     ) -> tuple[list[Any], Runtime]:
-        """Run the program of a task.
+        """Run a program.
 
         Args:
-            task: what it does.
+            spec: what it does.
             arguments: its arrays, where it runs.
 
         Returns:
             Its results, and where it ran.
         """
         try:
-            return self._started(task, arguments)
+            return self._started(spec, arguments)
         except client.NeedsJaxError:  # this jaxlib cannot run it alone
             self._go_on_with_jax()
-            return self._started(task, arguments)
+            return self._started(spec, arguments)
 
     def _started(
-        self, task: T, arguments: Callable[[Runtime], Sequence[Any]]
+        self, spec: T, arguments: Callable[[Runtime], Sequence[Any]]
     ) -> tuple[list[Any], Runtime]:
         client.check_process()
-        program, runtime = self.program(task)
+        program, runtime = self.program(spec)
         return [*program.executable.start(program.weights, [*arguments(runtime)])], runtime
 
-    def program(self, task: T) -> tuple[Program, Runtime]:
-        """The program of a task, and where it runs; several threads compile it once."""
+    def program(self, spec: T) -> tuple[Program, Runtime]:
+        """A program, and where it runs; several threads compile it once."""
         weights, programs = self._current()
         try:
-            return self._program(task, weights, programs), weights.runtime
+            return self._program(spec, weights, programs), weights.runtime
         except client.NeedsJaxError:
             self._go_on_with_jax()
             weights, programs = self._current()
-            return self._program(task, weights, programs), weights.runtime
+            return self._program(spec, weights, programs), weights.runtime
 
-    def has_program(self, task: T) -> bool:
-        """Whether the program of a task is in memory."""
-        return task in self._programs
+    def has_program(self, spec: T) -> bool:
+        """Whether a program is in memory."""
+        return spec in self._programs
 
-    def prepare(self, task: T, *, is_optional: bool = False) -> None:
-        """Load or compile the program of a task, while other threads run those in memory.
+    def prepare(self, spec: T, *, is_optional: bool = False) -> None:
+        """Load or compile a program, while other threads run those in memory.
 
         If it `is_optional`, nothing else is loaded again for it.
         """
         weights, programs = self._current()
         try:
-            self._program(task, weights, programs)
+            self._program(spec, weights, programs)
         except client.NeedsJaxError:
             if is_optional:
                 return
             self._go_on_with_jax(is_running=True)
-            self._program(task, *self._current())
+            self._program(spec, *self._current())
 
     def _current(self) -> tuple[DeviceWeights, LruCache[Any, Program]]:
         with self._lock:
@@ -247,26 +247,26 @@ class DeviceModel(abc.ABC, Generic[T]):
         """Whether any program is in memory."""
         return len(self._programs) > 0
 
-    def load(self, tasks: Collection[T]) -> None:
-        """Load the stored programs of tasks in parallel, if nothing was compiled yet."""
+    def load(self, specs: Collection[T]) -> None:
+        """Load stored programs in parallel, if nothing was compiled yet."""
         weights, programs = self._current()
         if weights.runtime.has_jax or self.programs is None:
             return
 
-        def load(task: T) -> None:
+        def load(spec: T) -> None:
             with contextlib.suppress(client.NeedsJaxError):
-                self._program(task, weights, programs)
+                self._program(spec, weights, programs)
 
-        with ThreadPoolExecutor(len(tasks)) as pool:  # each waits for the others: see `adding`
-            for loading in [pool.submit(load, task) for task in tasks]:
+        with ThreadPoolExecutor(len(specs)) as pool:  # each waits for the others: see `adding`
+            for loading in [pool.submit(load, spec) for spec in specs]:
                 loading.result()
 
     def _program(
-        self, task: T, weights: DeviceWeights, programs: LruCache[Any, Program]
+        self, spec: T, weights: DeviceWeights, programs: LruCache[Any, Program]
     ) -> Program:
         group = "lm", self._settings, weights.runtime
-        made = functools.partial(self._made, task, weights)
-        return self._shared.get(group, task, programs, math.inf, made)
+        made = functools.partial(self._made, spec, weights)
+        return self._shared.get(group, spec, programs, math.inf, made)
 
     @functools.cached_property
     def _models(self) -> Mapping[str, Model]:
@@ -284,36 +284,36 @@ class DeviceModel(abc.ABC, Generic[T]):
     def _is_stored_by_digest(self) -> bool:
         return all(file.is_in_one_file for file in self._files.values())
 
-    def _made(self, task: T, weights: DeviceWeights) -> Program:
+    def _made(self, spec: T, weights: DeviceWeights) -> Program:
         """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
-        cache, key = self._compiler.cache, self._key(task, weights.runtime)
+        cache, key = self._compiler.cache, self._key(spec, weights.runtime)
         give_back()  # loading a program needs more memory than keeping it
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:
             self._store_files()
             self._give_back()
             return program
-        self._check(task)
+        self._check(spec)
         if not weights.runtime.has_jax:
             raise client.NeedsJaxError("the program is not stored")
-        what = f"{self._name} ({self._description(task)}) for {weights.runtime.device}"
+        what = f"{self._name} ({self._description(spec)}) for {weights.runtime.device}"
         next_time = "" if cache is None else "; the next start loads the program"
         with waiting(f"compiling {what}{next_time}"):
             if cache is None or key is None:
-                program = self._computation(weights).program(task)
+                program = self._computation(weights).program(spec)
             else:
-                program = self._stored(task, weights, cache, key)
+                program = self._stored(spec, weights, cache, key)
         self._give_back()
         return program
 
     def _stored(
-        self, task: T, weights: DeviceWeights, cache: ProgramCache, key: FileProgramKey
+        self, spec: T, weights: DeviceWeights, cache: ProgramCache, key: FileProgramKey
     ) -> Program:
         """Compile a program and store it, unless another process has done so meanwhile."""
         with cache.compile_lock(key) as may_be_stored:
             program = cache.load(key, weights) if may_be_stored else None
             if program is None:
-                program = cache.save(key, self._computation(weights).program(task))
+                program = cache.save(key, self._computation(weights).program(spec))
                 self._store_files()
         return program
 
@@ -345,8 +345,8 @@ class DeviceModel(abc.ABC, Generic[T]):
         programs: LruCache[Any, Program] = LruCache(_MOST_PROGRAMS)
         if not is_running:
             old.clear()
-        for task in old.known():
-            self._program(task, weights, programs)
+        for spec in old.known():
+            self._program(spec, weights, programs)
         with self._lock:
             if not self._weights.runtime.has_jax:
                 self._weights, self._programs = weights, programs
@@ -362,20 +362,20 @@ class DeviceModel(abc.ABC, Generic[T]):
     def _digest(self) -> str:
         return " ".join(file.digest for file in self._files.values())
 
-    def _key(self, task: T, runtime: Runtime) -> FileProgramKey | None:
+    def _key(self, spec: T, runtime: Runtime) -> FileProgramKey | None:
         """The key of a stored program; None: it is not stored."""
         cache = self._compiler.cache
         if cache is None or not self._is_stored_by_digest:
             return None
-        keys = self._keys(task)
+        keys = self._keys(spec)
         constants = Constants([(f, keys[part]) for part, f in self._files.items() if part in keys])
-        specs = {n: ResultSpec(*array) for n, array in enumerate(self._results(task))}
+        specs = {n: ResultSpec(*array) for n, array in enumerate(self._results(spec))}
         return cache.file_program_key(
             self._digest,
             ModelData(specs, constants, {}, self._drop_pages),
-            {**self._given, "task": dataclasses.asdict(task)},
+            {**self._given, "program": dataclasses.asdict(spec)},
             runtime.device,
             folders=FOLDERS,
             model_name=os.path.basename(self._name),
-            operators=self._description(task),
+            operators=self._description(spec),
         )

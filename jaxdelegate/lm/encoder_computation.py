@@ -10,8 +10,13 @@ from jax import lax
 
 from jaxdelegate.function.views import View
 from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
-from jaxdelegate.lm.encoder_graph import Encoder, EncoderGraph
-from jaxdelegate.lm.encoder_tasks import EncoderTask, arguments, results
+from jaxdelegate.lm.encoder_graph import (
+    Encoder,
+    EncoderGraph,
+    EncoderSpec,
+    arguments,
+    results,
+)
 from jaxdelegate.model.records import Model
 from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
@@ -27,30 +32,30 @@ class EncoderComputation(Compilation):
         super().__init__(view, weights)
         self._models, self._graph = models, graph
 
-    def program(self, task: EncoderTask) -> Program:
-        """Compile the program of a task."""
+    def program(self, spec: EncoderSpec) -> Program:
+        """Compile a program."""
         graph = self._graph
-        encoder = graph.of_key(task.key)
+        encoder = graph.of_key(spec.key)
 
         def traced(applies: Applies) -> Run:
             def run(params: Any, tokens: Any, counts: Any) -> tuple[Any]:
                 def one(tokens: Any, count: Any) -> Any:
                     return _embedding(graph, encoder, applies, params, tokens, count)
 
-                if task.rows == 1:
+                if spec.rows == 1:
                     return (one(tokens[0], counts[0])[None],)
                 return (jax.vmap(one)(tokens, counts),)
 
             return run
 
         return self.compiled(
-            f"embed_{task.key}",
+            f"embed_{spec.key}",
             self._models,
-            graph.keys(task.key),
+            graph.keys(spec.key),
             traced,
-            arguments(graph, task),
+            arguments(graph, spec),
             {},
-            results=len(results(graph, task)),
+            results=len(results(graph, spec)),
         )
 
 

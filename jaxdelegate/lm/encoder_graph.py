@@ -9,14 +9,18 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.function.records import Signature, TensorInfo
 from jaxdelegate.lm.graph import Embedder
+from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.lm.signatures import embedder_of
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 
 _KEY, _MASK = "encoder", "input_mask"
+_INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 # A part of an input's name, and the part of the bundle that computes the input from tokens.
 _EMBEDDERS = {"per_layer": "per_layer_embedder", "embeddings": "embedder"}
 
@@ -85,6 +89,29 @@ class EncoderGraph:
     def keys(self, encoder: str) -> dict[str, str]:
         """The signatures that an encoder needs, by part: its own, as "", and those of embedders."""
         return {"": encoder} | {e.part: e.key for e in self.embedders.values()}
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderSpec:
+    """What one program does.
+
+    Attributes:
+        key: of the signature that it runs.
+        rows: the number of texts.
+    """
+
+    key: str
+    rows: int
+
+
+def arguments(graph: EncoderGraph, spec: EncoderSpec) -> list[Array]:
+    """Tokens [rows, length], zeros after those of a text, and how many each text has."""
+    return [((spec.rows, graph.of_key(spec.key).length), _INT), ((spec.rows,), _INT)]
+
+
+def results(graph: EncoderGraph, spec: EncoderSpec) -> list[Array]:
+    """The embeddings [rows, size]."""
+    return [((spec.rows, graph.of_key(spec.key).size), _FLOAT)]
 
 
 def encoder_graph(

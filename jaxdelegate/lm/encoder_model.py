@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.lm.device_model import DeviceModel, opened
-from jaxdelegate.lm.encoder_graph import encoder_graph, selected
-from jaxdelegate.lm.encoder_tasks import EncoderTask, results
+from jaxdelegate.lm.encoder_graph import EncoderSpec, encoder_graph, results, selected
 from jaxdelegate.pjrt.client import viewed
 from jaxdelegate.xla.weights import DeviceWeights
 
 
-class EncoderModel(DeviceModel[EncoderTask]):
+class EncoderModel(DeviceModel[EncoderSpec]):
     """A model that computes embeddings of texts, and its programs.
 
     Attributes:
@@ -75,18 +74,18 @@ class EncoderModel(DeviceModel[EncoderTask]):
         counts = np.array([len(text) for text in texts], np.int32)
         for row, text in zip(tokens, texts, strict=True):
             row[: len(text)] = text
-        task = EncoderTask(self.graph.encoder(length).key, len(texts))
-        (found,), _ = self.run(task, lambda _: [tokens, counts])
+        spec = EncoderSpec(self.graph.encoder(length).key, len(texts))
+        (found,), _ = self.run(spec, lambda _: [tokens, counts])
         return viewed(found)
 
-    def _keys(self, task: EncoderTask) -> Mapping[str, str]:
-        return self.graph.keys(task.key)
+    def _keys(self, spec: EncoderSpec) -> Mapping[str, str]:
+        return self.graph.keys(spec.key)
 
-    def _results(self, task: EncoderTask) -> Sequence[Any]:
-        return results(self.graph, task)
+    def _results(self, spec: EncoderSpec) -> Sequence[Any]:
+        return results(self.graph, spec)
 
-    def _description(self, task: EncoderTask) -> str:
-        return f"{task.key}, rows: {task.rows}"
+    def _description(self, spec: EncoderSpec) -> str:
+        return f"{spec.key}, rows: {spec.rows}"
 
     def _new_computation(self, weights: DeviceWeights) -> Any:
         from jaxdelegate.lm.encoder_computation import EncoderComputation  # noqa: PLC0415 (jax)

@@ -1,22 +1,19 @@
 """A language model from a bundle, with its tokenizer and its compiled programs."""
 
-import contextlib
 import functools
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from jaxdelegate.bundles.bundle import Bundle, open_bundle
-from jaxdelegate.bundles.metadata import LlmMetadata, Token
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
     BACKENDS,
@@ -27,21 +24,21 @@ from jaxdelegate.lm.configs import (
     SuppressTokensConfig,
     ThinkingConfig,
     instance,
+    output_limit,
     with_backend,
 )
-from jaxdelegate.lm.constraints import Constraint, JsonConstraints
 from jaxdelegate.lm.conversation import Conversation, Settings
-from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.generation import generated, hidden_states
+from jaxdelegate.lm.generation import generate, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.language_model import LanguageModel
+from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.places import Attention, declared_attention
-from jaxdelegate.lm.programs import Programs
-from jaxdelegate.lm.scheduler import Request
+from jaxdelegate.lm.program_spec import cache_arrays
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.session import Session
-from jaxdelegate.lm.tasks import caches
-from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
+from jaxdelegate.lm.text_processor import TextProcessor, declaring
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
@@ -134,9 +131,14 @@ class Engine:
     # ---- what it is
 
     @functools.cached_property
+    def text(self) -> TextProcessor:
+        """The bundle's tokenizer, templates, stops and sampling parameters."""
+        return TextProcessor(self.bundle, self.graph.vocabulary)
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer."""
-        return self.bundle.tokenizer()
+        return self.text.tokenizer
 
     @property
     def model(self) -> BundledModel:
@@ -166,13 +168,12 @@ class Engine:
     @property
     def bos_token_id(self) -> int | None:
         """The token before a prompt, if the bundle declares one."""
-        return self.start_ids[0] if self.start_ids else None
+        return next(iter(self.text.start_ids), None)
 
-    @functools.cached_property
+    @property
     def eos_token_ids(self) -> list[list[int]]:
         """The sequences of tokens that end an answer."""
-        found = [self._ids(token) for token in self.metadata.stop_tokens]
-        return [list(ids) for ids in dict.fromkeys(map(tuple, found)) if ids]
+        return self.text.stops.sequences
 
     @property
     def backend(self) -> Backend:
@@ -203,16 +204,16 @@ class Engine:
     def cache_bytes(self) -> int:
         """Bytes of the caches of one sequence of `max_num_tokens`; short ones have less."""
         longest = next(n for n in self.graph.cache_lengths if n >= self.max_num_tokens)
-        arrays = caches(self.graph, 1, longest)
+        arrays = cache_arrays(self.graph, 1, longest)
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text, without a start token."""
-        return self.tokenizer.encode(text)
+        return self.text.tokenize(text)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of token ids; those that the tokenizer does not have are left out."""
-        return self.tokenizer.decode([i for i in token_ids if self.tokenizer.has(i)])
+        return self.text.detokenize(token_ids)
 
     # ---- generation
 
@@ -239,9 +240,14 @@ class Engine:
             OptionError: an argument is not supported, or the bundle has no drafter.
         """
         refuse("create_session", unsupported)
-        decoder = self.new_decoder(1, drafts=enable_speculative_decoding)
-        rules = self.rules(sampler_config)
-        return Session(self, decoder, rules, max_output_tokens, apply_prompt_template)
+        return Session(
+            self.text,
+            self.new_runner(1, drafts=enable_speculative_decoding),
+            self.text.sampling_params(sampler_config),
+            max_output_tokens,
+            has_affixes=apply_prompt_template,
+            init_seconds=self.init_time_in_second,
+        )
 
     def create_conversation(
         self,
@@ -283,7 +289,7 @@ class Engine:
                 has no drafter.
         """
         refuse("create_conversation", unsupported)
-        decoder = self.new_decoder(1, drafts=enable_speculative_decoding)
+        runner = self.new_runner(1, drafts=enable_speculative_decoding)
         first = [{"role": "system", "content": system_message}] if system_message else []
         settings = Settings(
             messages=[*first, *(messages or ())],
@@ -294,7 +300,8 @@ class Engine:
             forgets_channels=filter_channel_content_from_kv_cache is not False,
             chat_template=chat_template,
         )
-        return Conversation(self, decoder, self.renderer(chat_template, text_contents), settings)
+        renderer = self.text.renderer(chat_template, text_contents)
+        return Conversation(self.text, runner, renderer, settings, self.init_time_in_second)
 
     def generate(
         self,
@@ -326,19 +333,18 @@ class Engine:
         """
         if isinstance(prompts, str):
             raise TypeError("generate: expected a list of prompts, got a str: pass [prompt]")
-        rules = self.rules(
+        params = self.text.sampling_params(
             sampler_config,
             repetition_penalty_config,
             no_repeat_ngram_config,
             suppress_tokens_config,
         )
-        limit = self.limit(max_output_tokens)
-        ids = [self.prompt_ids(prompt) for prompt in prompts]
+        limit = output_limit(max_output_tokens)
+        ids = [self.text.prompt_ids(prompt) for prompt in prompts]
         if not ids:
             return []
-        decoder = self.new_decoder(min(self.max_batch, len(ids)))
-        requests = [Request(i, limit, rules, log_probabilities) for i in ids]
-        return generated(self, decoder, requests)
+        requests = [Request(i, limit, params, log_probabilities) for i in ids]
+        return generate(self.text, self.new_runner(min(self.max_batch, len(ids))), requests)
 
     def hidden_states(self, prompts: Sequence[str | Sequence[int]]) -> np.ndarray:
         """The model's states after prompts, from which it computes the next tokens' logits.
@@ -361,90 +367,29 @@ class Engine:
         size = self.graph.hidden_size
         if not size:
             raise OptionError(f"{printable(self.model_path)}: {NO_HIDDEN_STATES}")
-        ids = [self.prompt_ids(prompt) for prompt in prompts]
+        ids = [self.text.prompt_ids(prompt) for prompt in prompts]
         if not ids:
             return np.empty((0, size), np.float32)
-        return hidden_states(self, self.new_decoder(min(self.max_batch, len(ids))), ids)
-
-    # ---- for sessions
-
-    def json_constraint(self, schema: Mapping[str, Any]) -> Constraint:
-        """Makes an answer JSON that matches a schema. Errors as `JsonConstraints.matching`."""
-        return self._constraints.matching(schema)
-
-    @functools.cached_property
-    def _constraints(self) -> JsonConstraints:
-        return JsonConstraints(self.tokenizer, sorted(self._stops), self.graph.vocabulary)
-
-    @functools.cached_property
-    def start_ids(self) -> list[int]:
-        """The token before a prompt, if the bundle declares one."""
-        return self._known("start_token", self.metadata.start_token)[:1]
-
-    def renderer(
-        self, chat_template: str | None = None, text_contents: bool | None = None
-    ) -> Renderer:
-        """What makes a text of messages; arguments and errors as `create_conversation`."""
-        source = chat_template or self.metadata.template
-        if source is None:
-            return Renderer(AffixTemplate(self.metadata.affixes), text_contents)
-        where = "chat_template" if chat_template else self.bundle.path
-        return Renderer(JinjaTemplate(source, where), text_contents)
-
-    @functools.cached_property
-    def affixes(self) -> tuple[str, str]:
-        """What surrounds a user's prompt in bundles without a Jinja template."""
-        metadata = self.metadata
-        if metadata.template is not None or "user" not in metadata.affixes:
-            return "", ""
-        user, model = metadata.affixes["user"], metadata.affixes.get("model")
-        return user.prefix, user.suffix + (model.prefix if model is not None else "")
+        return hidden_states(self.text, self.new_runner(min(self.max_batch, len(ids))), ids)
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """The tokens of a prompt; of a text with the start token."""
-        if not isinstance(prompt, str):
-            return list(prompt)
-        return [*self.start_ids, *self.tokenize(prompt)]
+        return self.text.prompt_ids(prompt)
 
-    def rules(
-        self,
-        sampler: SamplerConfig | None = None,
-        penalties: RepetitionPenaltyConfig | None = None,
-        ngrams: NoRepeatNgramConfig | None = None,
-        suppressed: SuppressTokensConfig | None = None,
-    ) -> Rules:
-        """How tokens are chosen, by these configurations and the bundle's declarations."""
-        tokens = {*self._declared_suppressed, *((suppressed and suppressed.suppress_tokens) or ())}
-        return Rules(
-            sampler or self._declared_sampler,
-            penalties or RepetitionPenaltyConfig(),
-            ngrams or NoRepeatNgramConfig(),
-            SuppressTokensConfig(tuple(sorted(tokens))),
-        )
+    # ---- for those that schedule requests
 
-    def limit(self, max_output_tokens: int | None) -> int:
-        """The most tokens of an answer. An OptionError: less than one."""
-        if max_output_tokens is None:
-            return self.max_num_tokens
-        if max_output_tokens < 1:
-            raise OptionError(f"max_output_tokens: expected at least 1, got {max_output_tokens}")
-        return max_output_tokens
-
-    def stop_in(self, tokens: Sequence[int], first: int) -> range | None:
-        """The place of the first stop sequence that ends after the first tokens."""
-        for end in range(first + 1, len(tokens) + 1):
-            for stop in self.eos_token_ids:
-                if list(tokens[max(end - len(stop), 0) : end]) == stop:
-                    return range(end - len(stop), end)
-        return None
-
-    def new_decoder(
+    def new_runner(
         self, slots: int, *, has_stops: bool = True, drafts: bool | None = None
-    ) -> Decoder:
-        """A decoder with empty caches for some sequences; without stops it goes on after them."""
-        stops = self._stops if has_stops else frozenset()
-        programs = Programs(self._model, slots, tuple(sorted(stops)))
-        return Decoder(programs, stops, drafts=self._has_drafts(drafts), pad=self._pad)
+    ) -> ModelRunner:
+        """A runner without sequences; without stops it goes on after them."""
+        stops = self.text.stops.tokens if has_stops else frozenset[int]()
+        # LiteRT-LM fills with the declared token, if the model takes tokens.
+        pad = self.text.pad_id if self.graph.decode.tokens is not None else 0
+        return ModelRunner(self._model, slots, stops, drafts=self._has_drafts(drafts), pad=pad)
+
+    def new_scheduler(self, slots: int, compiler: BackgroundCompiler | None = None) -> Scheduler:
+        """A scheduler of requests whose tokens someone waits for."""
+        return Scheduler(self.new_runner(slots), self.text.stops, compiler)
 
     def new_background_compiler(self) -> BackgroundCompiler:
         """Compiles programs in a thread."""
@@ -457,68 +402,13 @@ class Engine:
             raise OptionError(f"enable_speculative_decoding: {self._model.graph.why_no_drafter}")
         return bool(is_asked)
 
-    @functools.cached_property
-    def _pad(self) -> int:
-        """LiteRT-LM's: the declared one, if the model takes tokens."""
-        takes_tokens = self._model.graph.decode.tokens is not None
-        ids = self._known("pad_token", self.metadata.pad_token) if takes_tokens else []
-        return ids[0] if len(ids) == 1 else 0
-
-    @functools.cached_property
-    def _stops(self) -> frozenset[int]:
-        return frozenset(ids[0] for ids in self.eos_token_ids if len(ids) == 1)
-
-    @property
-    def metadata(self) -> LlmMetadata:
-        """What the bundle declares about its language model."""
-        return self.bundle.metadata
-
-    @functools.cached_property
-    def _declared_sampler(self) -> SamplerConfig:
-        declared = self.metadata.sampler
-        if declared is None or declared.type in ("TYPE_UNSPECIFIED", "GREEDY"):
-            return SamplerConfig()
-        k, p, temperature = declared.k or None, declared.p or None, declared.temperature
-        with self._declaring():
-            return SamplerConfig(k, p, temperature, declared.seed)
-
-    @functools.cached_property
-    def _declared_suppressed(self) -> tuple[int, ...]:
-        with self._declaring():
-            SuppressTokensConfig(self.metadata.suppressed_tokens)
-        return self.metadata.suppressed_tokens
-
     @property
     def _declared_limit(self) -> int | None:
-        limit = self.metadata.max_num_tokens
-        with self._declaring():
+        limit = self.bundle.metadata.max_num_tokens
+        with declaring(self.bundle):
             if limit is not None and limit < 1:
                 raise OptionError(f"max_num_tokens: expected at least 0, got {limit}")
         return limit
-
-    @contextlib.contextmanager
-    def _declaring(self) -> Iterator[None]:
-        """Let a wrong value in the metadata be a ModelError that names the bundle."""
-        try:
-            yield
-        except OptionError as error:
-            raise ModelError(f"{printable(self.model_path)}: LlmMetadata: {error}") from error
-
-    def _known(self, name: str, token: Token | None) -> list[int]:
-        """The ids of a token that the model reads."""
-        ids = [] if token is None else self._ids(token)
-        wrong = next((i for i in ids if not 0 <= i < self.graph.vocabulary), None)
-        with self._declaring():
-            if wrong is not None:
-                known = self.graph.vocabulary
-                raise OptionError(f"{name}: expected a token id below {known}, got {wrong}")
-        return ids
-
-    def _ids(self, token: Token) -> list[int]:
-        if token.text is None:
-            return list(token.ids)
-        known = self.tokenizer.token_id(token.text)
-        return self.tokenize(token.text) if known is None else [known]
 
     def _attention(self) -> Attention:
         if not any(section.type == EXECUTOR_METADATA for section in self.bundle.sections):

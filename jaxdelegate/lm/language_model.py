@@ -13,8 +13,8 @@ from jaxdelegate.lm.hidden_states import with_hidden_states
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
 from jaxdelegate.lm.model_file import signature_of
 from jaxdelegate.lm.places import Attention
+from jaxdelegate.lm.program_spec import Array, ProgramSpec, results
 from jaxdelegate.lm.signatures import language_graph
-from jaxdelegate.lm.tasks import Array, Task, results
 
 if TYPE_CHECKING:
     from jaxdelegate.function.records import TensorInfo
@@ -29,7 +29,7 @@ class LengthError(Exception):
     """A signature cannot be computed with caches of this length."""
 
 
-class LanguageModel(DeviceModel[Task]):
+class LanguageModel(DeviceModel[ProgramSpec]):
     """A model that generates text, and its programs.
 
     Attributes:
@@ -80,42 +80,42 @@ class LanguageModel(DeviceModel[Task]):
         self._resized: dict[int, Mapping[str, Model]] = {}
         self._with_hidden_states: dict[int, Model] = {}
 
-    def _keys(self, task: Task) -> Mapping[str, str]:
-        return self.graph.keys(task.step)
+    def _keys(self, spec: ProgramSpec) -> Mapping[str, str]:
+        return self.graph.keys(spec.step)
 
-    def _results(self, task: Task) -> Sequence[Array]:
-        return results(self.graph, task)
+    def _results(self, spec: ProgramSpec) -> Sequence[Array]:
+        return results(self.graph, spec)
 
-    def _description(self, task: Task) -> str:
-        what = f"{task.kind} {task.step}, slots: {task.slots}, caches: {task.length}"
-        return f"{what}, {task.variant}" if task.kind == "generate" else what
+    def _description(self, spec: ProgramSpec) -> str:
+        what = f"{spec.kind} {spec.step}, slots: {spec.slots}, caches: {spec.length}"
+        return f"{what}, {spec.variant}" if spec.kind == "decode" else what
 
     def _new_computation(self, weights: DeviceWeights) -> Any:
         from jaxdelegate.lm.computation import Computation  # noqa: PLC0415 (imports jax)
 
         return Computation(self._models_of, self._view, self.graph, weights)
 
-    def _check(self, task: Task) -> None:
+    def _check(self, spec: ProgramSpec) -> None:
         """Whether the graph, which was made for the longest caches, is one of shorter ones, too.
 
         Raises:
             LengthError: it is not.
         """
-        if task.length == self.graph.capacity:
+        if spec.length == self.graph.capacity:
             return
-        key = task.step, task.length
+        key = spec.step, spec.length
         if key not in self._lengths:
-            self._lengths[key] = self._is_computable(task)
+            self._lengths[key] = self._is_computable(spec)
         if not self._lengths[key]:
             raise LengthError
 
-    def _is_computable(self, task: Task) -> bool:
+    def _is_computable(self, spec: ProgramSpec) -> bool:
         graph, drafter = self.graph, self.graph.drafter
-        step = graph.step(task.step)
-        states = {name: graph.shape(name, task.length) for name in step.states}
-        is_computable = self._keeps("", step.key, step.inputs, task.length, states)
-        if drafter is not None and graph.is_speculative(task.step):
-            is_computable &= self._keeps(drafter.part, drafter.key, drafter.inputs, task.length, {})
+        step = graph.step(spec.step)
+        states = {name: graph.shape(name, spec.length) for name in step.states}
+        is_computable = self._keeps("", step.key, step.inputs, spec.length, states)
+        if drafter is not None and graph.is_speculative(spec.step):
+            is_computable &= self._keeps(drafter.part, drafter.key, drafter.inputs, spec.length, {})
         return is_computable
 
     def _keeps(
@@ -141,16 +141,16 @@ class LanguageModel(DeviceModel[Task]):
         wanted = {name: tensors[i].shape for name, i in signature.outputs.items()} | dict(states)
         return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
 
-    def _models_of(self, task: Task) -> Mapping[str, Model]:
-        """The models whose signatures a task runs, by part."""
-        models = self._models_for(task.length)
-        if not task.variant.has_hidden_state:
+    def _models_of(self, spec: ProgramSpec) -> Mapping[str, Model]:
+        """The models whose signatures a program runs, by part."""
+        models = self._models_for(spec.length)
+        if not spec.variant.has_hidden_state:
             return models
-        if task.length not in self._with_hidden_states:
+        if spec.length not in self._with_hidden_states:
             own = models[""]
-            more = with_hidden_states(own, signature_of(own, task.step))
-            self._with_hidden_states[task.length] = more
-        return {**models, "": self._with_hidden_states[task.length]}
+            more = with_hidden_states(own, signature_of(own, spec.step))
+            self._with_hidden_states[spec.length] = more
+        return {**models, "": self._with_hidden_states[spec.length]}
 
     def _models_for(self, length: int) -> Mapping[str, Model]:
         """The models for caches of a length, by part."""

@@ -1,45 +1,26 @@
 """The scheduler of requests: each joins when a slot is free, and leaves when it ends."""
 
 import collections
+import contextlib
 import dataclasses
-import itertools
+import time
 from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
-from jaxdelegate.lm.choices import Rules, Variant, joined
 from jaxdelegate.lm.completions import FinishReason
 from jaxdelegate.lm.constraints import Constraint
-from jaxdelegate.lm.decoder import Decoder, StepOutput
-from jaxdelegate.lm.graph import prefill_plan
-from jaxdelegate.lm.host import Host
-from jaxdelegate.lm.language_model import LengthError
-from jaxdelegate.lm.tasks import STEPS
+from jaxdelegate.lm.model_runner import ModelRunner, StepOutput
+from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
+from jaxdelegate.lm.ready_programs import ProgramSet, ReadyPrograms
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.stops import StopSequences
+from jaxdelegate.optional import is_failure
+from jaxdelegate.text import printable
 
-_LONG_SECONDS = 0.05  # between two runs whose tokens someone waits for
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """A prompt, and how to continue it.
-
-    `owner`: only requests of the same one use what caches have of a prompt. Who could use that of
-    others would learn their prompts, by the count of tokens or the time.
-    """
-
-    ids: Sequence[int]
-    limit: int
-    rules: Rules
-    has_scores: bool = False
-    constraint: Constraint | None = None
-    has_hidden_state: bool = False
-    owner: Hashable = None
-
-    def variant(self, vocabulary: int) -> Variant:
-        """The program that generates its tokens."""
-        is_masked = self.constraint is not None
-        return self.rules.variant(vocabulary, self.has_scores, is_masked, self.has_hidden_state)
+_LONGEST_S = 0.05  # between two runs whose tokens someone waits for
+_LONGEST_CONSTRAINED_S = 0.005  # a constrained request has one token in each: it waits for others
 
 
 @dataclasses.dataclass(eq=False)
@@ -48,9 +29,10 @@ class ActiveRequest:
 
     Attributes:
         request: its prompt, and how to continue it.
-        slot: in which its caches are.
-        reused: how many tokens of the prompt the slot's caches had.
-        prefilled: how many they have.
+        slot: in which its cache entries are.
+        reused: how many tokens of the prompt the slot's cache had.
+        prefilled: how many it has.
+        constraint: the state of the request's, after `tokens`.
         tokens: the answer so far, without the stop.
         scores: the tokens' log probabilities, if requested.
         settled: how many of the tokens will stay: the next ones cannot make them part of a stop.
@@ -64,6 +46,7 @@ class ActiveRequest:
     slot: int
     reused: int
     prefilled: int
+    constraint: Constraint | None = None
     tokens: list[int] = dataclasses.field(default_factory=list)
     scores: list[float] = dataclasses.field(default_factory=list)
     settled: int = 0
@@ -74,46 +57,60 @@ class ActiveRequest:
 
 
 class Pace:
-    """How many steps a run has: the first token comes alone, later ones in longer runs.
+    """How many decode steps a run has: one at first, then more.
 
     Longer runs cost less for each token, but those who join or read the text wait for them.
     """
 
-    def __init__(self, longest_s: float = _LONG_SECONDS) -> None:
+    def __init__(self, longest_s: float) -> None:
         """`longest_s`: the time of a run, at most about that."""
         self.steps, self._longest_s = 1, longest_s
 
     def took(self, seconds: float) -> None:
         """Choose the next number by the time that the last run took."""
         if 2 * seconds < self._longest_s:
-            self.steps = min(2 * self.steps, STEPS)
+            self.steps = min(2 * self.steps, MAX_DECODE_STEPS)
         elif seconds > self._longest_s:
             self.steps = max(self.steps // 2, 1)
 
 
 class Scheduler:
-    """Decides which requests in a decoder's slots run next. Not for several threads at once."""
+    """Decides which requests in a runner's slots run next. Not for several threads at once."""
 
     def __init__(
-        self, host: Host, decoder: Decoder, compiler: BackgroundCompiler | None = None
+        self,
+        runner: ModelRunner,
+        stops: StopSequences,
+        compiler: BackgroundCompiler | None = None,
+        *,
+        is_streamed: bool = True,
     ) -> None:
-        """`compiler`: compiles while those requests go on that need nothing new; None: all wait."""
-        self._host, self._decoder, self._compiler = host, decoder, compiler
+        """No requests.
+
+        Args:
+            runner: of programs.
+            stops: where answers end.
+            compiler: compiles while those requests run that need nothing new; None: all wait.
+            is_streamed: someone waits for each token, so runs are short, and prompts are prefilled
+                between them. False: only the last token counts.
+        """
+        self._runner, self._stops, self._is_streamed = runner, stops, is_streamed
+        self._programs = None if compiler is None else ReadyPrograms(runner, compiler)
         self._running: dict[int, ActiveRequest] = {}  # those of the last run are the last
-        self._owners: list[Hashable] = [None] * decoder.slots
+        self._owners: list[Hashable] = [None] * runner.slots
         self._prefilling: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
         self._next: dict[int, tuple[int, int] | None] = {}  # of these: the next step
-        self._ready: _Ready | None = None
         self._active: Sequence[ActiveRequest] = ()  # in the last run
-        self._failed: list[ActiveRequest] = []  # since the last run
-        self.is_held = False  # nothing ran: all requests wait for programs
+        self._failed: list[ActiveRequest] = []  # since then
         self._is_first = False
-        self._free = collections.deque(range(decoder.slots))  # the one used last is the last
+        self._paces = {False: Pace(_LONGEST_S), True: Pace(_LONGEST_CONSTRAINED_S)}
+        self._free = collections.deque(range(runner.slots))  # the one used last is the last
+        self.is_held = False  # nothing ran: all requests wait for programs
 
     @property
     def slots(self) -> int:
         """How many requests it has at once."""
-        return self._decoder.slots
+        return self._runner.slots
 
     @property
     def free(self) -> int:
@@ -122,58 +119,67 @@ class Scheduler:
 
     @property
     def use(self) -> float:
-        """The part of all caches that the requests use; 1: all."""
-        tokens = sum(len(self._decoder.ids(slot)) for slot in self._running)
-        return tokens / (self.slots * self._decoder.capacity)
+        """The part of all cache entries that the requests use; 1: all."""
+        tokens = sum(len(self._runner.ids(slot)) for slot in self._running)
+        return tokens / (self.slots * self._runner.graph.capacity)
 
-    @property
-    def is_constrained(self) -> bool:
-        """Whether a request gets one token in each run."""
-        return any(running.request.constraint for running in self._running.values())
+    def is_ready(self, request: Request) -> bool:
+        """Whether a request that joins can run at once; see `ReadyPrograms.is_ready`."""
+        return self._programs is None or self._programs.is_ready(request)
 
     def join(self, request: Request) -> ActiveRequest:
-        """Put a request into a free slot, the one whose caches have most of its prompt.
+        """Put a request into a free slot, the one whose cache has most of its prompt.
 
         Those of other owners count as empty.
 
         Raises:
             GenerationError: as `LanguageGraph.check`.
         """
-        if not request.has_hidden_state:
-            self._decoder.check(request.ids)
-        known = {slot: self._decoder.known(slot, request.ids) for slot in self._free}
-        known = {i: n if self._owners[i] == request.owner else 0 for i, n in known.items()}
-        slot = max(known, key=known.__getitem__)
+        self._runner.graph.check(request.ids, has_answer=not request.has_hidden_state)
+        reused = {
+            slot: self._runner.prefix(slot, request.ids)
+            if self._owners[slot] == request.owner
+            else 0
+            for slot in self._free
+        }
+        slot = max(reused, key=reused.__getitem__)
         if self._owners[slot] != request.owner:
-            self._decoder.forget(slot)
+            self._runner.clear(slot)
             self._owners[slot] = request.owner
         self._free.remove(slot)
-        self._running[slot] = running = ActiveRequest(request, slot, known[slot], known[slot])
-        self._prefilling[slot] = steps = self._decoder.prefill_steps(slot, request.ids)
+        constraint = None if request.constraint is None else request.constraint.copy()
+        active = ActiveRequest(request, slot, reused[slot], reused[slot], constraint)
+        self._running[slot] = active
+        self._prefilling[slot] = steps = self._runner.prefill_steps(slot, request.ids)
         self._next[slot] = next(steps, None)
-        return running
+        return active
 
-    def is_ready(self, request: Request) -> bool:
-        """Whether a request that joins can go on at once.
-
-        If not, what it needs is compiled, but only if nothing else is: callers choose who is next.
-        """
-        if self._compiler is None:
-            return True
-        programs, graph = self._decoder.programs, self._decoder.programs.graph
-        plan = prefill_plan(len(request.ids) - 1, 0, graph.lengths, graph.capacity)
-        needed = max(self._decoder.held, len(request.ids), *itertools.accumulate(plan))
-        length = programs.length(min(needed, graph.capacity))
-        wanted = _Ready(length, request.variant(graph.vocabulary))
-        return self._in_memory(wanted) is not None or self._compiler.begin(
-            programs.tasks(length, wanted.variant)
-        )
-
-    def leave(self, running: ActiveRequest) -> None:
+    def leave(self, active: ActiveRequest) -> None:
         """Free the slot of a request that has not ended."""
-        if self._running.get(running.slot) is running:
-            running.finish_reason = "cancelled"
-            self._end(running.slot)
+        if self._running.get(active.slot) is active:
+            active.finish_reason = "cancelled"
+            self._end(active.slot)
+
+    def step(self) -> list[ActiveRequest]:
+        """Prefill one step of a prompt, and decode those whose prompts are whole.
+
+        Where answers are not streamed, prompts are prefilled whole first.
+
+        Returns:
+            The requests that got tokens or have ended.
+        """
+        while self.prefill() and not (self._is_streamed or self.is_held):
+            pass
+        if not self._is_streamed:
+            return self.decode()
+        pace = self._paces[any(r.request.constraint for r in self._running.values())]
+        begin = time.monotonic()
+        changed = self.decode(pace.steps)
+        if changed:
+            pace.took(time.monotonic() - begin)
+        return changed
+
+    # ---- prefill
 
     def prefill(self) -> bool:
         """Run one prefill step of a prompt; whether there is more to prefill.
@@ -185,209 +191,163 @@ class Scheduler:
         while slots := [slot for slot in list(self._prefilling) if self._can_prefill(slot)]:
             self._is_first = not self._is_first
             slot = slots[0] if self._is_first else min(slots, key=self._left_to_prefill)
-            request, has_steps = self._running[slot].request, self._next[slot] is not None
-            if has_steps:
+            has_step = self._next[slot] is not None
+            if has_step:
                 self._use(self._readiness(slot))
                 self._next[slot] = next(self._prefilling[slot], None)
-            if self._next[slot] is None:  # it has ended
+            active = self._running[slot]
+            if self._next[slot] is None:
                 del self._prefilling[slot], self._next[slot]
-                self._decoder.begin(
-                    slot,
-                    request.limit,
-                    request.rules,
-                    has_scores=request.has_scores,
-                    constraint=request.constraint,
-                    has_hidden_state=request.has_hidden_state,
-                )
-            self._running[slot].prefilled = len(self._decoder.ids(slot)) - 1
-            if has_steps:
+                self._runner.begin(slot, active.request)
+            active.prefilled = len(self._runner.ids(slot)) - 1
+            if has_step:
                 self.is_held = False
                 break
         return bool(self._prefilling)
 
+    def _can_prefill(self, slot: int) -> bool:
+        has_all = self._programs is None or self._next[slot] is None
+        return has_all or self._readiness(slot) is not None
+
+    def _readiness(self, slot: int) -> ProgramSet | None:
+        """What the next step of a prompt runs with; None: it is not ready, or all is."""
+        step = self._next[slot]
+        if self._programs is None or step is None:
+            return None
+        decoding = [active.slot for active in self._active if active.finish_reason is None]
+        with self._failing(self._programs):
+            return self._programs.for_prefill(slot, step, self._prefilled, decoding)
+
     def _left_to_prefill(self, slot: int) -> int:
-        running = self._running[slot]
-        return len(running.request.ids) - 1 - running.prefilled
+        active = self._running[slot]
+        return len(active.request.ids) - 1 - active.prefilled
 
-    def run(self, steps: int = STEPS) -> list[ActiveRequest]:
-        """Run up to `steps` steps; returns the requests that got tokens or have ended."""
-        slots, ready = self._runnable()
-        self._use(ready)
-        found, self._failed = self._failed, []
-        variant = None if ready is None else ready.variant
-        is_alone = ready is not None and self._is_alone(slots, ready)
-        for slot, output in self._decoder.run(steps, slots, variant, is_alone=is_alone).items():
+    # ---- decode
+
+    def decode(self, steps: int = MAX_DECODE_STEPS) -> list[ActiveRequest]:
+        """Run up to `steps` decode steps; returns the requests that got tokens or have ended."""
+        slots: Sequence[int] = self._prefilled
+        programs = None
+        if self._programs is not None:
+            with self._failing(self._programs):
+                slots, programs = self._programs.for_decode(slots)
+        self._active = [self._running[slot] for slot in slots]
+        self._use(programs)
+        allowed = self._allowed(self._active)
+        slots = [slot for slot in slots if slot in self._running]
+        changed, self._failed = self._failed, []
+        outputs = self._runner.decode(
+            steps,
+            slots,
+            None if programs is None else programs.variant,
+            allowed=allowed,
+            is_alone=self._is_alone(slots, programs),
+        )
+        for slot, output in outputs.items():
             self.is_held = False
-            self._running[slot] = running = self._running.pop(slot)
-            self._take(running, output)
-            found.append(running)
-            if running.finish_reason is not None:
+            self._running[slot] = active = self._running.pop(slot)
+            self._take(active, output)
+            changed.append(active)
+            if active.finish_reason is not None:
                 self._end(slot)
-        return found
+        return changed
 
-    def _take(self, running: ActiveRequest, output: StepOutput) -> None:
-        before = len(running.tokens)
-        running.tokens += output.tokens
-        running.scores += output.scores
-        running.hidden_state = output.hidden_state
-        running.refusal = output.refusal
-        # With a constraint, which decides where the answer ends, a stop sequence may be its text.
-        is_free = running.request.constraint is None
-        stop = self._host.stop_in(running.tokens, before) if is_free else None
+    @property
+    def _prefilled(self) -> list[int]:
+        return [slot for slot in self._running if slot not in self._prefilling]
+
+    def _is_alone(self, slots: Sequence[int], programs: ProgramSet | None) -> bool:
+        if self._programs is None or programs is None:
+            return False
+        return self._programs.is_alone(slots, programs)
+
+    def _allowed(self, running: Sequence[ActiveRequest]) -> dict[int, np.ndarray]:
+        """The tokens that may come next, where a constraint says which."""
+        found = {}
+        for active in running:
+            constraint = active.constraint
+            if constraint is None:
+                continue
+            with _refusals(active):
+                found[active.slot] = constraint.allowed()
+                active.refusal = constraint.error
+            if active.refusal is not None:
+                self._fail(active)
+        return {slot: words for slot, words in found.items() if slot in self._running}
+
+    def _take(self, active: ActiveRequest, output: StepOutput) -> None:
+        before = len(active.tokens)
+        active.tokens += output.tokens
+        active.scores += output.scores
+        active.hidden_state = output.hidden_state
+        if active.constraint is not None:
+            _advance(active, active.constraint, output)
+            active.settled = len(active.tokens)
+            return
+        stop = self._stops.find(active.tokens, before)
         if stop is not None:
-            beyond = len(running.tokens) - stop.stop
-            self._decoder.truncate(running.slot, len(self._decoder.ids(running.slot)) - beyond)
-            del running.tokens[stop.start :], running.scores[stop.start :]
-            running.finish_reason = "stop"
-        elif output.ends:
-            running.finish_reason = "stop" if output.is_match else "length"
-        running.settled = len(running.tokens)
-        if running.finish_reason is None:
-            running.settled -= _overlap(running.tokens, self._host.eos_token_ids)
+            beyond = len(active.tokens) - stop.stop
+            self._runner.truncate(active.slot, len(self._runner.ids(active.slot)) - beyond)
+            del active.tokens[stop.start :], active.scores[stop.start :]
+            active.finish_reason = "stop"
+        elif output.is_resting:
+            active.finish_reason = "length"
+        active.settled = len(active.tokens)
+        if active.finish_reason is None:
+            active.settled -= self._stops.overlap(active.tokens)
+
+    # ---- ends
+
+    @contextlib.contextmanager
+    def _failing(self, programs: ReadyPrograms) -> Iterator[None]:
+        """An error of compiling ends the request that needs the program; others go on."""
+        yield
+        errors, programs.errors = programs.errors, {}
+        for slot, error in errors.items():
+            self._running[slot].error = str(error)
+            self._fail(self._running[slot])
+
+    def _fail(self, active: ActiveRequest) -> None:
+        active.finish_reason = "cancelled"
+        self._failed.append(active)
+        self._end(active.slot)
 
     def _end(self, slot: int) -> None:
-        self._decoder.rest(slot)
+        self._runner.rest(slot)
         self._prefilling.pop(slot, None)
         self._next.pop(slot, None)
         del self._running[slot]
         self._free.append(slot)
 
-    # ---- which requests have programs
-
-    def _can_prefill(self, slot: int) -> bool:
-        return self._compiler is None or self._next[slot] is None or bool(self._readiness(slot))
-
-    def _readiness(self, slot: int) -> "_Ready | None":
-        """What the next step of a prompt runs with; None: it is not ready, or all is."""
-        step, end = self._next[slot] or (0, 0)
-        needed = max(end, self._decoder.held)
-        slots = [running.slot for running in self._active if running.finish_reason is None]
-        return self._found(slot, needed, slots, step) if self._may_need(slot, needed) else None
-
-    def _begun(self) -> list[int]:
-        return [slot for slot in self._running if slot not in self._prefilling]
-
-    def _may_need(self, slot: int, needed: int) -> bool:
-        """Whether the others have programs for caches of the length that a slot needs."""
-        length = self._decoder.programs.length
-        if self._compiler is None or length(needed) == length(self._decoder.held):
-            return True
-        return all(self._found(slot, needed, [other]) for other in self._begun() if other != slot)
-
-    def _runnable(self) -> "tuple[Sequence[int] | None, _Ready | None]":
-        """The slots that can run, and with what; None: all can.
-
-        While there is no program for all of them, some run in turn, those first that have waited.
-        """
-        if self._compiler is None:
-            return None, None
-        begun = self._begun()
-        slots, ready = begun, self._known(self._needed(begun), begun)
-        if ready is None:
-            slots = []
-            for slot in begun:
-                more = [*slots, slot]
-                found = self._together(slot, slots)
-                if found is not None:
-                    slots, ready = more, found
-        self._active = [self._running[slot] for slot in slots]
-        return slots, ready
-
-    def _together(self, slot: int, others: Sequence[int]) -> "_Ready | None":
-        """What a slot can run with, together with others; None: not in this run."""
-        slots = [*others, slot]
-        needed = self._needed(slots)
-        if not self._may_need(slot, needed):
-            return None
-        if not others:
-            return self._found(slot, needed, slots)
-        ready = self._known(needed, slots)
-        if ready is None:  # they go on in turn: that one program is for all is not urgent
-            wanted = self._wanted(needed, slots)
-            assert self._compiler is not None
-            self._compiler.begin(self._decoder.programs.tasks(wanted.length, wanted.variant))
-        return ready
-
-    def _is_alone(self, slots: Sequence[int] | None, ready: "_Ready") -> bool:
-        """Whether only one request generates, and the program for that is in memory."""
-        programs = self._decoder.programs
-        if slots is None or len(slots) != 1 or ready.variant is None or not programs.gains_alone:
-            return False
-        assert self._compiler is not None
-        task = programs.generator(ready.variant, ready.length, is_alone=True)
-        return self._compiler.has_optional(task)
-
-    def _needed(self, slots: Sequence[int]) -> int:
-        """For how many tokens these need caches, and the others that rest."""
-        lengths = (len(self._decoder.ids(slot)) for slot in slots)
-        return min(max(self._decoder.held, *lengths, 1), self._decoder.capacity)
-
-    def _wanted(self, needed: int, slots: Sequence[int]) -> "_Ready":
-        variant = joined([self._decoder.variant(i) for i in slots]) if slots else None
-        return _Ready(self._decoder.programs.length(needed), variant)
-
-    def _known(self, needed: int, slots: Sequence[int], step: int | None = None) -> "_Ready | None":
-        """The least that is in memory; None: nothing is. Arguments as `_found`."""
-        return self._in_memory(self._wanted(needed, slots), step)
-
-    def _in_memory(self, wanted: "_Ready", step: int | None = None) -> "_Ready | None":
-        assert self._compiler is not None
-        last = self._ready
-        for ready in (wanted, *([] if last is None or not last.covers(wanted) else [last])):
-            if self._compiler.has(self._decoder.programs.tasks(ready.length, ready.variant, step)):
-                return ready
-        return None
-
-    def _found(
-        self, slot: int, needed: int, slots: Sequence[int], step: int | None = None
-    ) -> "_Ready | None":
-        """The least that is ready; None: it is being compiled, or has failed.
-
-        Args:
-            slot: of the request that needs it.
-            needed: for how many tokens.
-            slots: of those that generate.
-            step: that reads the prompt.
-        """
-        if self._compiler is None:
-            return None
-        if (known := self._known(needed, slots, step)) is not None:
-            return known
-        programs, wanted = self._decoder.programs, self._wanted(needed, slots)
-        tasks = programs.tasks(wanted.length, wanted.variant, step)
-        try:
-            return wanted if self._compiler.is_ready(tasks) else None
-        except LengthError:
-            programs.exclude(wanted.length)
-            return self._found(slot, needed, slots, step)
-        except Exception as error:  # others go on
-            running = self._running[slot]
-            running.error, running.finish_reason = str(error), "cancelled"
-            self._failed.append(running)
-            self._end(slot)
-            return None
-
-    def _use(self, ready: "_Ready | None") -> None:
-        if ready is not None:
-            self._ready = ready
-            self._decoder.programs.least = ready.length
+    def _use(self, programs: ProgramSet | None) -> None:
+        if self._programs is not None and programs is not None:
+            self._programs.use(programs)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Ready:
-    """The programs of caches of a length, for prompts and for a variant, are in memory."""
+def _advance(active: ActiveRequest, constraint: Constraint, output: StepOutput) -> None:
+    """Let a constraint have the last tokens, and say whether the answer ends with them."""
+    is_match = False
+    with _refusals(active):
+        if output.is_stopped:
+            is_match = constraint.is_match
+            active.refusal = None if is_match else "the answer stops where it does not match"
+            del active.tokens[-1:], active.scores[-1:]
+        else:
+            for token in output.tokens:
+                constraint.add(token)
+            is_match, active.refusal = constraint.is_complete, constraint.error
+    if active.refusal is not None:
+        active.finish_reason = "cancelled"
+    elif is_match or output.is_resting:
+        active.finish_reason = "stop" if is_match else "length"
 
-    length: int
-    variant: Variant | None
 
-    def covers(self, other: "_Ready") -> bool:
-        if self.length < other.length or (self.variant is None) > (other.variant is None):
-            return False
-        variants = [v for v in (self.variant, other.variant) if v is not None]
-        return not variants or joined(variants) == self.variant
-
-
-def _overlap(tokens: Sequence[int], stops: Sequence[Sequence[int]]) -> int:
-    """How many tokens at the end may begin a stop sequence."""
-    sizes = (n for stop in stops for n in range(1, len(stop)) if [*tokens[-n:]] == [*stop[:n]])
-    return max(sizes, default=0)
+@contextlib.contextmanager
+def _refusals(active: ActiveRequest) -> Iterator[None]:
+    """An error of a constraint ends its request alone."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        active.refusal = printable(repr(error))

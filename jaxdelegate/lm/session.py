@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Self
 
 from jaxdelegate.errors import GenerationError
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
-from jaxdelegate.lm.decoder import Decoder
-from jaxdelegate.lm.host import Host
-from jaxdelegate.lm.scheduler import Pace, Request, Scheduler
+from jaxdelegate.lm.configs import output_limit
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.lm.scheduler import Scheduler
+from jaxdelegate.lm.text_processor import TextProcessor
 from jaxdelegate.lm.text_stream import TextStream
 
 
@@ -24,35 +26,34 @@ class Answer:
         ended_at: when the last token came.
     """
 
-    def __init__(self, engine: Host, decoder: Decoder, cancelled: threading.Event) -> None:
-        """`decoder`: of one slot, which has the prompt."""
-        self._engine, self._decoder, self._cancelled = engine, decoder, cancelled
+    def __init__(
+        self, text: TextProcessor, runner: ModelRunner, cancelled: threading.Event
+    ) -> None:
+        """`runner`: of one slot, which has the prompt."""
+        self._text, self._runner, self._cancelled = text, runner, cancelled
         self.tokens: Sequence[int] = ()
         self.finish_reason: FinishReason | None = None
         self.first_token_at = self.ended_at = 0.0
 
-    def parts(self, limit: int, rules: Rules) -> Iterator[str]:
+    def parts(self, limit: int | None, params: SamplingParams) -> Iterator[str]:
         """Generate; yields text, of whole characters."""
-        scheduler, ids = Scheduler(self._engine, self._decoder), list(self._decoder.ids(0))
-        running = scheduler.join(Request(ids, limit, rules))
-        stream, pace, sent = TextStream(self._engine.tokenizer, ids), Pace(), 0
-        while scheduler.prefill():  # what caches cannot go back to
-            pass
+        scheduler, ids = Scheduler(self._runner, self._text.stops), list(self._runner.ids(0))
+        active = scheduler.join(Request(ids, limit, params))
+        stream, sent = TextStream(self._text.tokenizer, ids), 0
         try:
-            while running.finish_reason is None and not self._cancelled.is_set():
-                start = time.perf_counter()
-                scheduler.run(pace.steps)
-                self.ended_at = time.perf_counter()
-                self.first_token_at = self.first_token_at or self.ended_at
-                pace.took(self.ended_at - start)
-                text = stream.add(running.tokens[sent : running.settled])
-                sent = running.settled
+            while active.finish_reason is None and not self._cancelled.is_set():
+                scheduler.step()
+                if active.tokens or active.finish_reason is not None:
+                    self.ended_at = time.perf_counter()
+                    self.first_token_at = self.first_token_at or self.ended_at
+                text = stream.add(active.tokens[sent : active.settled])
+                sent = active.settled
                 if text:
                     yield text
         finally:
-            scheduler.leave(running)
-        self.tokens, self.finish_reason = running.tokens, running.finish_reason
-        if text := stream.add(running.tokens[sent:]) + stream.end():
+            scheduler.leave(active)
+        self.tokens, self.finish_reason = active.tokens, active.finish_reason
+        if text := stream.add(active.tokens[sent:]) + stream.end():
             yield text
 
 
@@ -65,19 +66,21 @@ class Session:
 
     def __init__(
         self,
-        engine: Host,
-        decoder: Decoder,
-        rules: Rules,
+        text: TextProcessor,
+        runner: ModelRunner,
+        params: SamplingParams,
         max_output_tokens: int | None,
+        *,
         has_affixes: bool,
+        init_seconds: float,
     ) -> None:
         """Use `Engine.create_session`."""
-        self._engine, self._rules, self._limit = engine, rules, max_output_tokens
-        self._has_affixes = has_affixes
-        self._decoder: Decoder | None = decoder
+        self._text, self._params, self._limit = text, params, max_output_tokens
+        self._has_affixes, self._init_seconds = has_affixes, init_seconds
+        self._runner: ModelRunner | None = runner
         self._ids: list[int] = []
         self._cancelled = threading.Event()
-        self._read = 0.0, 0.0, 0  # when the last prompt was read, and how many tokens
+        self._prefilled = 0.0, 0.0, 0  # when prefill began and ended, and of how many tokens
         self._timing: Timing | None = None
 
     def run_prefill(self, contents: Sequence[str]) -> None:
@@ -90,16 +93,17 @@ class Session:
             raise TypeError("run_prefill: expected a list of texts, got a str: pass [text]")
         if not contents:
             raise GenerationError("run_prefill: expected a text, got none")
-        new = [] if self._ids else self._engine.start_ids
-        before, after = self._engine.affixes if self._has_affixes else ("", "")
-        new = [*new, *self._engine.tokenize(before + "".join(contents) + after)]
-        decoder, began = self._open(), time.perf_counter()
-        decoder.check([*self._ids, *new])
-        decoder.prepare(len(self._ids) + len(new), self._rules)
-        known = decoder.prefill(0, [*self._ids, *new])
-        decoder.wait()
-        self._read = began, time.perf_counter(), len(self._ids) + len(new) - known
-        self._ids = list(decoder.ids(0))
+        start = [] if self._ids else self._text.start_ids
+        before, after = self._text.affixes if self._has_affixes else ("", "")
+        new = self._text.tokenize(before + "".join(contents) + after)
+        ids = [*self._ids, *start, *new]
+        runner, began = self._open(), time.perf_counter()
+        runner.graph.check(ids, has_answer=True)
+        runner.load(len(ids), self._params.variant(runner.graph.vocabulary))
+        reused = runner.prefill(0, ids)
+        runner.cache.wait()
+        self._prefilled = began, time.perf_counter(), len(ids) - reused
+        self._ids = ids
 
     def run_decode(self) -> Responses:
         """Generate an answer, and return it whole; it is then part of the session.
@@ -115,15 +119,15 @@ class Session:
             yield Responses([text])
 
     def _parts(self) -> Iterator[str]:
-        decoder = self._open()
+        runner = self._open()
         if not self._ids:
             raise GenerationError("run_decode: expected run_prefill before, got an empty session")
-        decoder.check(self._ids)
+        runner.graph.check(self._ids, has_answer=True)
         self._cancelled.clear()
-        answer = Answer(self._engine, decoder, self._cancelled)
+        answer = Answer(self._text, runner, self._cancelled)
         resumed = time.perf_counter()
-        yield from answer.parts(self._engine.limit(self._limit), self._rules)
-        began, read, count = self._read
+        yield from answer.parts(output_limit(self._limit), self._params)
+        began, read, count = self._prefilled
         waited = resumed - read  # between the two calls
         self._timing = Timing(
             began=began,
@@ -134,7 +138,7 @@ class Session:
             prompt=count,
             answer=len(answer.tokens),
         )
-        self._ids = list(decoder.ids(0))
+        self._ids = list(runner.ids(0))
 
     def run_text_scoring(
         self, target_text: Sequence[str], store_token_lengths: bool = False
@@ -148,15 +152,15 @@ class Session:
         Raises:
             GenerationError: nothing was prefilled, or a text is too long.
         """
-        decoder, found = self._open(), Responses()
+        runner, found = self._open(), Responses()
         if not self._ids:
             raise GenerationError(
                 "run_text_scoring: expected run_prefill before, got an empty session"
             )
         for text in target_text:
-            ids = self._engine.tokenize(text)
-            scores = decoder.score(0, ids) if ids else []
-            decoder.truncate(0, len(self._ids))
+            ids = self._text.tokenize(text)
+            scores = runner.score(0, ids) if ids else []
+            runner.truncate(0, len(self._ids))
             found.texts.append(text)
             found.scores.append(sum(scores))
             found.token_scores.append(scores)
@@ -172,7 +176,7 @@ class Session:
         """
         if self._timing is None:
             raise GenerationError("get_benchmark_info: expected run_decode before, got no answer")
-        return self._timing.info(self._engine.init_time_in_second)
+        return self._timing.info(self._init_seconds)
 
     def cancel_process(self) -> None:
         """End the answer that is being generated, after the tokens that the device computes now."""
@@ -180,12 +184,12 @@ class Session:
 
     def close(self) -> None:
         """Free the caches."""
-        self._decoder = None
+        self._runner = None
 
-    def _open(self) -> Decoder:
-        if self._decoder is None:
+    def _open(self) -> ModelRunner:
+        if self._runner is None:
             raise GenerationError("the session is closed")
-        return self._decoder
+        return self._runner
 
     def __enter__(self) -> Self:
         return self

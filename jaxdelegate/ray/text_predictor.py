@@ -12,13 +12,13 @@ import numpy as np
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.completions import Completion
-from jaxdelegate.lm.configs import SamplerConfig
+from jaxdelegate.lm.configs import SamplerConfig, output_limit
 from jaxdelegate.lm.embedding_engine import EmbeddingEngine, normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions, InputOverflowStrategy
 from jaxdelegate.lm.engine import Engine
-from jaxdelegate.lm.generation import generated, scored
+from jaxdelegate.lm.generation import generate, score
 from jaxdelegate.lm.messages import stated
-from jaxdelegate.lm.scheduler import Request
+from jaxdelegate.lm.request import Request
 from jaxdelegate.model.sections import LLM_METADATA
 from jaxdelegate.model.source import text_metadata
 from jaxdelegate.options import DelegateOptions
@@ -54,7 +54,7 @@ class _PromptTask:
     def __init__(self, engine: Engine, context: Mapping[str, Any]) -> None:
         """`context`: variables of the chat template."""
         self._engine, self._context = engine, context
-        self._renderer = engine.renderer().without_lists()
+        self._renderer = engine.text.renderer().without_lists()
 
     def _text(self, row: Row) -> str:
         """The text that the model continues. A ValueError: the template refuses the messages."""
@@ -92,24 +92,25 @@ class Generate(_PromptTask):
         max_output_tokens: int | None,
     ) -> None:
         super().__init__(engine, context)
-        self._sampler, self._limit = sampler, engine.limit(max_output_tokens)
+        self._sampler, self._limit = sampler, output_limit(max_output_tokens)
 
     def item(self, row: Row) -> Item:
         text = self._text(row)
         ids = self._engine.prompt_ids(text)
         self._engine.graph.check(ids, has_answer=True)
         seed = row.get("seed", _seed_of(self._sampler.seed or 0, ids))
-        rules = self._engine.rules(dataclasses.replace(self._sampler, seed=seed))
-        reader = ChannelReader(self._engine.metadata.channels if "messages" in row else (), text)
-        return Item(len(ids), (Request(ids, self._limit, rules), reader))
+        engine_text = self._engine.text
+        params = engine_text.sampling_params(dataclasses.replace(self._sampler, seed=seed))
+        channels = engine_text.metadata.channels if "messages" in row else ()
+        return Item(len(ids), (Request(ids, self._limit, params), ChannelReader(channels, text)))
 
     def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:
         has_scores = "log_probabilities" in names
         requests, readers = zip(*(item.value for item in items), strict=True)
         # As many slots for a few rows: rounding does not depend on the size of a batch.
-        decoder = self._engine.new_decoder(self._engine.max_batch)
+        runner = self._engine.new_runner(self._engine.max_batch)
         scoring = [dataclasses.replace(request, has_scores=has_scores) for request in requests]
-        completions = generated(self._engine, decoder, scoring)
+        completions = generate(self._engine.text, runner, scoring)
         return [_answer(*pair) for pair in zip(readers, completions, strict=True)]
 
 
@@ -153,7 +154,7 @@ class Score(_PromptTask):
         return Item(len(prompt) + len(continuation), (prompt, continuation))
 
     def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:  # noqa: ARG002
-        decoder = self._engine.new_decoder(self._engine.max_batch)
+        runner = self._engine.new_runner(self._engine.max_batch)
         pairs = [item.value for item in items]
         return [
             {
@@ -162,7 +163,7 @@ class Score(_PromptTask):
                 "num_scored_tokens": len(continuation),
                 "log_probabilities": scores,
             }
-            for (prompt, continuation), scores in zip(pairs, scored(decoder, pairs), strict=True)
+            for (prompt, continuation), scores in zip(pairs, score(runner, pairs), strict=True)
         ]
 
 

@@ -14,6 +14,7 @@ from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
+from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
@@ -151,24 +152,24 @@ class LanguageModel(Started):
                 options=options,
             )
             self._compiler = self._engine.new_background_compiler()
-            self._renderer = self._engine.renderer().without_lists()
+            self._renderer = self._engine.text.renderer().without_lists()
             with waiting(f"{self.name} is being compiled, and not ready before"):
                 self._warm_up(self._engine)
             self.memory = self._memory(self._engine)
 
     def _warm_up(self, engine: Engine) -> None:
         """Load or compile what most requests need; a thread does the rest when it is needed."""
-        decoder = engine.new_decoder(self.settings.max_batch_size)
+        runner = engine.new_runner(self.settings.max_batch_size)
         prompts = [[0], *([n] * (length + 1) for n, length in enumerate(engine.graph.lengths, 1))]
         for ids in prompts:
             self._check_ending()
-            decoder.prefill(0, ids[: engine.max_num_tokens])
+            runner.prefill(0, ids[: engine.max_num_tokens])
         usual = None, SamplerConfig(temperature=0), SamplerConfig(top_k=DEFAULT_K)
-        for rules in map(engine.rules, usual):
+        for params in map(engine.text.sampling_params, usual):
             self._check_ending()
-            decoder.prefill(0, [0])
-            decoder.begin(0, 1, rules)
-            decoder.run()
+            runner.prefill(0, [0])
+            runner.begin(0, Request([0], 1, params))
+            runner.decode()
 
     def _memory(self, engine: Engine) -> str:
         both = engine.weight_bytes, engine.cache_bytes
@@ -181,8 +182,7 @@ class LanguageModel(Started):
             raise StoppedError(f"{self.name} was closed before it was compiled")
 
     def _new_scheduler(self) -> Scheduler:
-        decoder = self.engine.new_decoder(self.settings.max_batch_size)
-        return Scheduler(self.engine, decoder, self._compiler)
+        return self.engine.new_scheduler(self.settings.max_batch_size, self._compiler)
 
 
 def _end(ended: asyncio.Future[None], delta: Delta) -> None:

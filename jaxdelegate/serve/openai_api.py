@@ -21,12 +21,12 @@ except ModuleNotFoundError as missing:
 
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
-from jaxdelegate.lm.configs import RepetitionPenaltyConfig
+from jaxdelegate.lm.configs import RepetitionPenaltyConfig, output_limit
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
-from jaxdelegate.lm.scheduler import Request as Prompt
+from jaxdelegate.lm.request import Request as Prompt
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.serve.datatypes import shown
@@ -234,7 +234,7 @@ class _Prepared:
         if request.messages is None:
             self.form = CompletionForm(model.name, usage, has_scores=request.has_scores)
         else:
-            channels = engine.metadata.channels if request.schema is None else ()
+            channels = engine.text.metadata.channels if request.schema is None else ()
             readers = [ChannelReader(channels, text) for _ in range(request.n)]
             self.form = ChatForm(model.name, usage, readers, has_scores=request.has_scores)
 
@@ -256,23 +256,25 @@ class _Prepared:
     def _job(self, index: int, ids: list[int], client: Client) -> Job:
         engine, request = self.model.engine, self.request
         own = request.sampling
-        sampler = own.sampler(engine.rules().sampler, engine.graph.vocabulary, index)
+        declared = engine.text.sampling_params().sampler
+        sampler = own.sampler(declared, engine.graph.vocabulary, index)
         penalties = RepetitionPenaltyConfig(
             presence_penalty=own.presence_penalty or None,
             frequency_penalty=own.frequency_penalty or None,
         )
-        rules, limit = engine.rules(sampler, penalties), engine.limit(request.max_tokens)
+        params = engine.text.sampling_params(sampler, penalties)
+        limit = output_limit(request.max_tokens)
         stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
         owner = self.model.owner(client, request.cache_salt)
         constraint = self._constraint
-        prompt = Prompt(ids, limit, rules, request.has_scores, constraint, owner=owner)
+        prompt = Prompt(ids, limit, params, request.has_scores, constraint, owner=owner)
         return Job(index, client, prompt, stream)
 
     def constrain(self) -> None:
         """Compile the schema, which the request has; it may take seconds."""
         assert self.request.schema is not None
         try:
-            self._constraint = self.model.engine.json_constraint(self.request.schema)
+            self._constraint = self.model.engine.text.json_constraint(self.request.schema)
         except OptionError as error:
             raise ApiError(printable(str(error)), param="response_format") from None
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from jaxdelegate.errors import JaxDelegateError, StoppedError
-from jaxdelegate.lm.scheduler import ActiveRequest, Pace, Request, Scheduler
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
 from jaxdelegate.lm.text_stream import Part, StoppedStream
 from jaxdelegate.optional import is_failure
 from jaxdelegate.serve.records import Client, RequestError
@@ -18,7 +19,6 @@ from jaxdelegate.serve.text_queue import FairQueue
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _LONGEST_RETRY_S = 60
-_CONSTRAINED_SECONDS = 0.005  # of a run
 _HELD_SECONDS = 0.02  # until programs are looked for again
 _SMOOTHING = 0.1  # of the mean time of an answer: the weight of the latest one
 
@@ -110,8 +110,6 @@ class TextBatcher:
         self._is_closing = False
         self._error: BaseException | None = None
         self._mean_s = 1.0  # of an answer in its slot
-        # By whether a sequence gets one token in each run: it waits for the others' steps.
-        self._paces = {False: Pace(), True: Pace(_CONSTRAINED_SECONDS)}
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
 
     def start(self) -> None:
@@ -219,13 +217,7 @@ class TextBatcher:
                 scheduler.leave(running)
                 self._ended(job, "abort")
         all_joined = self._join(scheduler)
-        scheduler.prefill()
-        begin = time.monotonic()
-        pace = self._paces[scheduler.is_constrained]
-        changed = scheduler.run(pace.steps)
-        if changed:
-            pace.took(time.monotonic() - begin)
-        for running in changed:
+        for running in scheduler.step():
             job = self._jobs[running]
             try:
                 self._advance(scheduler, job)

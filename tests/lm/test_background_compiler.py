@@ -11,11 +11,12 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LengthError
-from jaxdelegate.lm.scheduler import ActiveRequest, Request, Scheduler
-from jaxdelegate.lm.tasks import Task
+from jaxdelegate.lm.program_spec import ProgramSpec
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
 from tests.support.language_models import language_bundle, language_model
 
 GROWING, SHORT = [1, *range(20, 259)], [1, 80, 81]
@@ -67,16 +68,16 @@ def finished(scheduler: Scheduler, *waited: ActiveRequest) -> None:
     while any(running.finish_reason is None for running in waited):
         assert not end.is_set()
         scheduler.prefill()
-        scheduler.run(4)
+        scheduler.decode(4)
     timer.cancel()
 
 
 def warmed(engine: lm.Engine, held: Held) -> Scheduler:
     """A scheduler that has the programs for short caches and the most likely token."""
-    scheduler = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
+    scheduler = engine.new_scheduler(2, BackgroundCompiler(held))
     held.allowed.set()
-    finished(scheduler, scheduler.join(Request([5] * 70, 2, Rules())))
-    scheduler._compiler.close()  # type: ignore[union-attr]  # an optional program may be compiled still
+    finished(scheduler, scheduler.join(Request([5] * 70, 2, SamplingParams())))
+    scheduler._programs._compiler.close()  # type: ignore[union-attr]  # an optional program may be compiling
     held.allowed.clear()
     return scheduler
 
@@ -84,13 +85,13 @@ def warmed(engine: lm.Engine, held: Held) -> Scheduler:
 @pytest.mark.slow
 def test_a_sequence_that_grows_waits_alone(engine: lm.Engine, held: Held) -> None:
     scheduler = warmed(engine, held)
-    growing = scheduler.join(Request(GROWING, 40, Rules()))
-    short = scheduler.join(Request(SHORT, 90, Rules()))
+    growing = scheduler.join(Request(GROWING, 40, SamplingParams()))
+    short = scheduler.join(Request(SHORT, 90, SamplingParams()))
     finished(scheduler, short)
     assert len(growing.tokens) == 256 - len(GROWING) + 1  # as many as fit
-    another = scheduler.join(Request(SHORT, 20, Rules()))
+    another = scheduler.join(Request(SHORT, 20, SamplingParams()))
     finished(scheduler, another)
-    scheduler.prefill(), scheduler.run(4)
+    scheduler.prefill(), scheduler.decode(4)
     assert scheduler.is_held
     held.allowed.set()
     finished(scheduler, growing)
@@ -104,29 +105,31 @@ def test_a_prompt_that_is_too_long_for_the_caches_waits_alone(
     engine: lm.Engine, held: Held
 ) -> None:
     scheduler = warmed(engine, held)
-    long = scheduler.join(Request([*GROWING, *SHORT * 20], 9, Rules()))
-    short = scheduler.join(Request(SHORT, 90, Rules()))
+    long = scheduler.join(Request([*GROWING, *SHORT * 20], 9, SamplingParams()))
+    short = scheduler.join(Request(SHORT, 90, SamplingParams()))
     finished(scheduler, short)
     assert (long.tokens, long.prefilled) == ([], 256)
     held.allowed.set()
     finished(scheduler, long)
     (alone,) = engine.generate([[*GROWING, *SHORT * 20]], max_output_tokens=9)
     assert long.tokens == alone.token_ids
-    finished(scheduler, scheduler.join(Request(SHORT, 90, Rules())))  # caches are short again
+    finished(
+        scheduler, scheduler.join(Request(SHORT, 90, SamplingParams()))
+    )  # caches are short again
 
 
 @pytest.mark.slow
 def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
     """What was compiled for several goes on for fewer of them."""
     scheduler = warmed(engine, held)
-    sampled = Rules(lm.SamplerConfig(top_k=8, top_p=1.0, temperature=1.0, seed=3))
+    sampled = SamplingParams(lm.SamplerConfig(top_k=8, top_p=1.0, temperature=1.0, seed=3))
     held.allowed.set()
     first = scheduler.join(Request(SHORT, 60, sampled))
     while not first.tokens:
-        scheduler.prefill(), scheduler.run(1)
-    second = scheduler.join(Request(SHORT, 90, Rules(), has_scores=True))
+        scheduler.prefill(), scheduler.decode(1)
+    second = scheduler.join(Request(SHORT, 90, SamplingParams(), has_scores=True))
     while not second.tokens:
-        scheduler.prefill(), scheduler.run(1)
+        scheduler.prefill(), scheduler.decode(1)
     held.allowed.clear()
     finished(scheduler, first, second)
     assert second.tokens == engine.generate([SHORT], max_output_tokens=90)[0].token_ids
@@ -135,20 +138,23 @@ def test_variants_join_and_leave(engine: lm.Engine, held: Held) -> None:
 
 def test_variants_without_a_common_program_take_turns(engine: lm.Engine, held: Held) -> None:
     """No one waits for it, however long others keep the thread that compiles."""
-    scheduler, ruled = warmed(engine, held), Rules(penalties=lm.RepetitionPenaltyConfig(1.0, 0.5))
-    requests = [Request(SHORT, 40, Rules(), has_scores=True), Request(SHORT, 40, ruled)]
+    scheduler, ruled = (
+        warmed(engine, held),
+        SamplingParams(penalties=lm.RepetitionPenaltyConfig(1.0, 0.5)),
+    )
+    requests = [Request(SHORT, 40, SamplingParams(), has_scores=True), Request(SHORT, 40, ruled)]
     held.allowed.set()
     alone = [scheduler.join(request) for request in requests[:1]]
     finished(scheduler, *alone)
     alone.append(scheduler.join(requests[1]))
     finished(scheduler, *alone)
-    scheduler._compiler.close()  # type: ignore[union-attr]
+    scheduler._programs._compiler.close()  # type: ignore[union-attr]
     held.allowed.clear()
     both = [scheduler.join(request) for request in requests]
     while scheduler.prefill():
         pass
     for _ in range(10):
-        scheduler.run(2)
+        scheduler.decode(2)
     assert [len(running.tokens) for running in both] == [10, 10]
     finished(scheduler, *both)
     assert [running.tokens for running in both] == [running.tokens for running in alone]
@@ -157,15 +163,18 @@ def test_variants_without_a_common_program_take_turns(engine: lm.Engine, held: H
 
 def test_longer_caches_wait_for_the_programs_of_all(engine: lm.Engine, held: Held) -> None:
     """A sequence that has its own does not stop those that have none for these caches."""
-    scheduler, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
-    growing, plain = Request(GROWING, 40, Rules(), has_scores=True), Request(SHORT, 90, sampled)
+    scheduler, sampled = warmed(engine, held), SamplingParams(lm.SamplerConfig(top_k=8, seed=1))
+    growing, plain = (
+        Request(GROWING, 40, SamplingParams(), has_scores=True),
+        Request(SHORT, 90, sampled),
+    )
     held.allowed.set()
     finished(scheduler, scheduler.join(plain))
     alone = scheduler.join(growing)
     finished(scheduler, alone)
-    scheduler._compiler.close()  # type: ignore[union-attr]
+    scheduler._programs._compiler.close()  # type: ignore[union-attr]
     held.allowed.clear()
-    scheduler = Scheduler(engine, engine.new_decoder(2), BackgroundCompiler(held))
+    scheduler = engine.new_scheduler(2, BackgroundCompiler(held))
     grown, short = scheduler.join(growing), scheduler.join(plain)
     finished(scheduler, short)
     assert len(grown.tokens) == 256 - len(GROWING) + 1
@@ -176,19 +185,19 @@ def test_longer_caches_wait_for_the_programs_of_all(engine: lm.Engine, held: Hel
 
 def test_who_waits_outside_waits_for_a_turn_to_compile(engine: lm.Engine, held: Held) -> None:
     """Programs of one request at a time are compiled, in the order of asking."""
-    scheduler, sampled = warmed(engine, held), Rules(lm.SamplerConfig(top_k=8, seed=1))
-    wanted = [Request(SHORT, 3, Rules(), has_scores=True), Request(SHORT, 3, sampled)]
-    long = Request([*GROWING, *SHORT * 20], 3, Rules())
-    assert scheduler.is_ready(Request(GROWING[:200], 3, Rules()))
+    scheduler, sampled = warmed(engine, held), SamplingParams(lm.SamplerConfig(top_k=8, seed=1))
+    wanted = [Request(SHORT, 3, SamplingParams(), has_scores=True), Request(SHORT, 3, sampled)]
+    long = Request([*GROWING, *SHORT * 20], 3, SamplingParams())
+    assert scheduler.is_ready(Request(GROWING[:200], 3, SamplingParams()))
     assert not any(scheduler.is_ready(request) for request in (*wanted, long))
     held.allowed.set()
-    scheduler._compiler.close()  # type: ignore[union-attr]
+    scheduler._programs._compiler.close()  # type: ignore[union-attr]
     assert [scheduler.is_ready(request) for request in (wanted[0], wanted[1])] == [True, False]
-    scheduler._compiler.close()  # type: ignore[union-attr]
+    scheduler._programs._compiler.close()  # type: ignore[union-attr]
     assert scheduler.is_ready(wanted[1])
     held.error = RuntimeError("no memory")
     assert not scheduler.is_ready(long)
-    scheduler._compiler.close()  # type: ignore[union-attr]
+    scheduler._programs._compiler.close()  # type: ignore[union-attr]
     assert scheduler.is_ready(long)  # it hears of the error in its slot
     failing = scheduler.join(long)
     finished(scheduler, failing)
@@ -199,18 +208,22 @@ def test_a_request_alone_has_a_program_of_its_own(
     engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it is compiled; the others' caches stay as they are."""
-    compiler, decoder, ran = engine.new_background_compiler(), engine.new_decoder(2), list[Task]()
-    scheduler, run = Scheduler(engine, decoder, compiler), engine._model.run
-    monkeypatch.setattr(engine._model, "run", lambda task, *a: (ran.append(task), run(task, *a))[1])
-    resting = scheduler.join(Request(SHORT, 3, Rules()))
+    compiler, runner, ran = (
+        engine.new_background_compiler(),
+        engine.new_runner(2),
+        list[ProgramSpec](),
+    )
+    scheduler, run = Scheduler(runner, engine.text.stops, compiler), engine._model.run
+    monkeypatch.setattr(engine._model, "run", lambda spec, *a: (ran.append(spec), run(spec, *a))[1])
+    resting = scheduler.join(Request(SHORT, 3, SamplingParams()))
     finished(scheduler, resting)
     compiler.close()
-    alone = scheduler.join(Request(GROWING[1:9], 30, Rules()))
+    alone = scheduler.join(Request(GROWING[1:9], 30, SamplingParams()))
     ran.clear()
     finished(scheduler, alone)
-    assert {task.is_alone for task in ran if task.kind == "generate"} == {True}
+    assert {spec.is_alone for spec in ran if spec.kind == "decode"} == {True}
     assert alone.tokens == engine.generate([GROWING[1:9]], max_output_tokens=30)[0].token_ids
-    again = scheduler.join(Request([*SHORT, *resting.tokens], 9, Rules()))
+    again = scheduler.join(Request([*SHORT, *resting.tokens], 9, SamplingParams()))
     assert again.reused == len(SHORT) + 2
     finished(scheduler, again)
     both = engine.generate([[*SHORT, *resting.tokens]], max_output_tokens=9)
@@ -223,23 +236,23 @@ def test_without_its_own_program_a_request_alone_goes_on(
     held.error_of_optional = RuntimeError("no memory")
     scheduler = warmed(engine, held)
     held.allowed.set()
-    running = scheduler.join(Request(SHORT, 20, Rules()))
+    running = scheduler.join(Request(SHORT, 20, SamplingParams()))
     finished(scheduler, running)
     assert running.tokens == engine.generate([SHORT], max_output_tokens=20)[0].token_ids
-    scheduler._compiler.close()  # type: ignore[union-attr]
+    scheduler._programs._compiler.close()  # type: ignore[union-attr]
     assert "one request at a time take longer: no memory" in caplog.text
 
 
 def test_an_error_is_that_of_one_request(engine: lm.Engine, held: Held) -> None:
     scheduler = warmed(engine, held)
     held.error = RuntimeError("no memory")
-    failing = scheduler.join(Request(SHORT, 9, Rules(), has_scores=True))
-    going_on = scheduler.join(Request(SHORT, 90, Rules()))
+    failing = scheduler.join(Request(SHORT, 9, SamplingParams(), has_scores=True))
+    going_on = scheduler.join(Request(SHORT, 90, SamplingParams()))
     held.allowed.set()
     finished(scheduler, failing, going_on)
     assert (failing.error, going_on.error) == ("no memory", None)
     held.error = None
-    again = scheduler.join(Request(SHORT, 9, Rules(), has_scores=True))
+    again = scheduler.join(Request(SHORT, 9, SamplingParams(), has_scores=True))
     finished(scheduler, again)
     assert (again.error, len(again.scores)) == (None, len(again.tokens))
 
@@ -250,8 +263,8 @@ def test_lengths_that_a_model_cannot_have(tmp_path: Path) -> None:
     path.write_bytes(language_bundle(model=content))
     with lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine:
         assert len(engine.graph.cache_lengths) > 1
-        scheduler = Scheduler(engine, engine.new_decoder(2), engine.new_background_compiler())
-        running = scheduler.join(Request(SHORT, 9, Rules()))
+        scheduler = engine.new_scheduler(2, engine.new_background_compiler())
+        running = scheduler.join(Request(SHORT, 9, SamplingParams()))
         finished(scheduler, running)
         assert running.tokens == engine.generate([SHORT], max_output_tokens=9)[0].token_ids
 
@@ -274,19 +287,20 @@ def test_closing_waits_for_the_thread(held: Held) -> None:
 SCRIPT = """
 import sys
 from jaxdelegate import lm
-from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.scheduler import Request, Scheduler
+from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.scheduler import Scheduler
 
 with lm.Engine(sys.argv[1], lm.Backend.CPU(), max_batch=2, cache_dir=sys.argv[2]) as engine:
     compiler = engine.new_background_compiler()
-    scheduler = Scheduler(engine, engine.new_decoder(2), compiler)
-    first = scheduler.join(Request([1, 80, 81], 100, Rules()))
+    scheduler = engine.new_scheduler(2, compiler)
+    first = scheduler.join(Request([1, 80, 81], 100, SamplingParams()))
     while len(first.tokens) < 5:
-        scheduler.prefill(), scheduler.run(1)
+        scheduler.prefill(), scheduler.decode(1)
     had_jax = "jax" in sys.modules
-    second = scheduler.join(Request([1, 80, 81], 9, Rules(), has_scores=len(sys.argv) > 3))
+    second = scheduler.join(Request([1, 80, 81], 9, SamplingParams(), has_scores=len(sys.argv) > 3))
     while first.finish_reason is None or second.finish_reason is None:
-        scheduler.prefill(), scheduler.run(1)
+        scheduler.prefill(), scheduler.decode(1)
     compiler.close()
     print(had_jax, "jax" in sys.modules, first.tokens, second.tokens, len(second.scores))
 """

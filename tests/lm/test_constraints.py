@@ -15,9 +15,9 @@ import sentencepiece
 from jaxdelegate import lm
 from jaxdelegate.bundles.tokenizers import TYPES, Tokenizer, open_tokenizer
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.constraints import Constraint, JsonConstraints, words
-from jaxdelegate.lm.sampling import next_token
+from jaxdelegate.lm.sampler import next_token
+from jaxdelegate.lm.sampling_params import SamplingParams
 from tests.support.bundles import compressed
 from tests.support.language_models import SPECIAL, byte_tokenizer
 
@@ -209,13 +209,17 @@ def test_a_bundle_without_a_stop(tokenizer: Tokenizer) -> None:
 def test_the_mask(sampler: lm.SamplerConfig, rng: np.random.Generator) -> None:
     """Only tokens whose bits are set are chosen, also beyond the 32nd, and by their logits."""
     size = len(SPECIAL) + 65
-    variant = Rules(sampler).variant(size, is_masked=True)
+    variant = SamplingParams(sampler).variant(size, is_masked=True)
     run = jax.jit(lambda *values: next_token(variant, *values))
     for seed in range(5):
         kept = rng.permutation(size)[:7]
         mask = np.zeros(words(size), np.uint32)
         np.bitwise_or.at(mask, kept // 32, np.uint32(1) << (kept % 32).astype(np.uint32))
-        choice = Rules(sampler).choice(variant, size)._replace(allowed=mask, seed=np.uint32(seed))
+        choice = (
+            SamplingParams(sampler)
+            .arrays(variant, size)
+            ._replace(allowed=mask, seed=np.uint32(seed))
+        )
         logits = rng.normal(0, 3, size).astype(np.float32)
         token, _ = run(choice, logits, np.zeros(0, np.int32), np.int32(0))
         expected = kept if sampler.top_k else [kept[logits[kept].argmax()]]

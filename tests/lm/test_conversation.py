@@ -122,15 +122,15 @@ def test_what_was_said_before(talk: Any) -> None:
 
 
 def test_only_new_tokens_are_read(talk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jaxdelegate.lm.programs import Programs
+    from jaxdelegate.lm.model_runner import ModelRunner
 
-    read, original = list[tuple[int, int]](), Programs.read
+    read, original = list[tuple[int, int]](), ModelRunner._prefill
 
-    def spy(self: Programs, caches: Any, slot: int, tokens: Any, start: int, *more: int) -> Any:
-        read.append((start, len(tokens)))
-        return original(self, caches, slot, tokens, start, *more)
+    def spy(self: Any, slot: int, tokens: Any, start: int, step: int) -> None:
+        read.append((start, step))
+        original(self, slot, tokens, start, step)
 
-    monkeypatch.setattr(Programs, "read", spy)
+    monkeypatch.setattr(ModelRunner, "_prefill", spy)
     with talk(filter_channel_content_from_kv_cache=False) as conversation:
         conversation.send_message("hello")
         count = conversation.token_count

@@ -11,9 +11,10 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.language_model import LanguageModel
-from jaxdelegate.lm.programs import Programs
+from jaxdelegate.lm.program_spec import ProgramSpecs
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
 from tests.support.language_models import (
     drafter,
     drafter_bundle,
@@ -91,11 +92,11 @@ def test_a_stop_token_ends_an_answer(tmp_path: Path) -> None:
         lm.Engine(path, max_batch=1, enable_speculative_decoding=drafts) for drafts in (True, None)
     )
     assert "stop" in {c.finish_reason for c in both(engine, plain, max_output_tokens=40)}
-    decoder = engine.new_decoder(1)
-    decoder.prefill(0, engine.prompt_ids("Hello"))
-    decoder.begin(0, 40, engine.rules(), has_scores=True)
-    pieces = [decoder.run(1)[0] for _ in range(20) if not decoder.is_resting(0)]
-    assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    runner = engine.new_runner(1)
+    runner.prefill(0, engine.prompt_ids("Hello"))
+    runner.begin(0, Request((), 40, engine.text.sampling_params(), has_scores=True))
+    pieces = [runner.decode(1)[0] for _ in range(20) if not runner.is_resting(0)]
+    assert [piece.is_resting for piece in pieces] == [False] * (len(pieces) - 1) + [True]
     assert engine.detokenize(pieces[-1].tokens[-1:]) in "#SBi"
 
 
@@ -189,10 +190,10 @@ def test_each_step_adds_what_the_reference_accepts(
     path: Path, engine: lm.Engine, prompt: str
 ) -> None:
     """Its activations are zeros at first: the first proposals are worse than LiteRT-LM's."""
-    ids, decoder = engine.prompt_ids(prompt), engine.new_decoder(1, has_stops=False)
-    decoder.prefill(0, ids)
-    decoder.begin(0, 40, engine.rules())
-    found = [len(decoder.run(1)[0].tokens) for _ in range(10)]
+    ids, runner = engine.prompt_ids(prompt), engine.new_runner(1, has_stops=False)
+    runner.prefill(0, ids)
+    runner.begin(0, Request((), 40, engine.text.sampling_params()))
+    found = [len(runner.decode(1)[0].tokens) for _ in range(10)]
     assert found == Reference(path).rounds(ids, 40, is_warm=False)[:10]
     assert sum(found) > 15
 
@@ -204,9 +205,9 @@ def test_caches_are_updated_in_place(slots: int) -> None:
     others = {"embedder": own, "per_layer_embedder": more, "mtp_drafter": drafter(**size)}
     content = language_model(has_embedders=True, verify=LENGTH, **size)
     model = LanguageModel(content, "model", others, {"platform": "cpu"}, None, ":nocache")
-    programs = Programs(model, slots, (2,))
-    task = programs.generator(Rules().variant(model.graph.vocabulary), 256, "verify")
-    text = model.program(task)[0].executable.as_text()
+    variant = SamplingParams().variant(model.graph.vocabulary)
+    spec = ProgramSpecs(model.graph, slots, (2,)).decode(variant, 256, "verify")
+    text = model.program(spec)[0].executable.as_text()
     ahead = "" if slots == 1 else f"{slots},"
     for shape in (f"{ahead}1,1,256,64", f"{ahead}1,1,64,256"):
         assert f"f32[{shape}]" in text
@@ -217,7 +218,7 @@ def test_caches_are_updated_in_place(slots: int) -> None:
 
 
 def test_a_session_may_differ_from_its_engine(engine: lm.Engine, plain: lm.Engine) -> None:
-    """`run` shows how: a step that drafts may add several tokens."""
+    """`decode` shows how: a step that drafts may add several tokens."""
     for one, asked, drafts in (
         (engine, None, True),
         (engine, False, False),
@@ -226,9 +227,9 @@ def test_a_session_may_differ_from_its_engine(engine: lm.Engine, plain: lm.Engin
     ):
         session = one.create_session(enable_speculative_decoding=asked)
         session.run_prefill(["Hello"])
-        decoder = session._open()
-        decoder.begin(0, 30, one.rules())
-        assert (max(len(decoder.run(1)[0].tokens) for _ in range(4)) > 1) == drafts
+        runner = session._open()
+        runner.begin(0, Request((), 30, one.text.sampling_params()))
+        assert (max(len(runner.decode(1)[0].tokens) for _ in range(4)) > 1) == drafts
 
 
 def test_a_bundle_without_a_drafter_says_so(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.lm.constraints import words
-from jaxdelegate.lm.scheduler import ActiveRequest, Pace, Request, Scheduler
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.scheduler import ActiveRequest, Pace, Scheduler
 from jaxdelegate.lm.text_stream import TextStream
 from tests.support.language_models import VOCABULARY, language_bundle, language_model
 
@@ -30,7 +31,7 @@ def engine(
 
 
 def request_of(engine: lm.Engine, ids: list[int], limit: int = 12) -> Request:
-    return Request(ids, limit, engine.rules())
+    return Request(ids, limit, engine.text.sampling_params())
 
 
 def alone(engine: lm.Engine, ids: list[int], limit: int = 12) -> list[int]:
@@ -39,7 +40,7 @@ def alone(engine: lm.Engine, ids: list[int], limit: int = 12) -> list[int]:
 
 
 def test_a_long_prompt_is_read_between_the_runs_of_others(engine: lm.Engine) -> None:
-    scheduler = Scheduler(engine, engine.new_decoder(2))
+    scheduler = engine.new_scheduler(2)
     first = scheduler.join(request_of(engine, SHORT))
     while scheduler.prefill():
         pass
@@ -48,12 +49,12 @@ def test_a_long_prompt_is_read_between_the_runs_of_others(engine: lm.Engine) -> 
     wanted, steps = alone(engine, SHORT), 0
     while scheduler.prefill():
         steps += 1
-        scheduler.run(1)
+        scheduler.decode(1)
         assert first.tokens == wanted[:steps]
         assert second.tokens == []
     assert steps == 4  # the last one of 5: 40 tokens by 8
     while scheduler.free < 2:
-        scheduler.run(3)
+        scheduler.decode(3)
     assert first.tokens == alone(engine, SHORT)
     assert second.tokens == alone(engine, LONG)
     assert {first.finish_reason, second.finish_reason} <= {"stop", "length"}
@@ -61,7 +62,7 @@ def test_a_long_prompt_is_read_between_the_runs_of_others(engine: lm.Engine) -> 
 
 def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
     """The caches have what was read, and nothing else."""
-    scheduler = Scheduler(engine, engine.new_decoder(2))
+    scheduler = engine.new_scheduler(2)
     left = scheduler.join(request_of(engine, LONG))
     assert scheduler.prefill()
     scheduler.leave(left)
@@ -72,21 +73,21 @@ def test_a_request_that_leaves_while_it_is_read(engine: lm.Engine) -> None:
     other = scheduler.join(request_of(engine, OTHER))
     while scheduler.free < 2:
         scheduler.prefill()
-        scheduler.run(2)
+        scheduler.decode(2)
     assert again.tokens == alone(engine, LONG)
     assert other.tokens == alone(engine, OTHER)
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one(engine: lm.Engine) -> None:
-    scheduler = Scheduler(engine, engine.new_decoder(2))
+    scheduler = engine.new_scheduler(2)
     long, short = (scheduler.join(request_of(engine, ids)) for ids in (LONG, SHORT))
     assert scheduler.prefill()  # for the first one
     assert scheduler.prefill()  # for the shortest one, which is read now
-    scheduler.run(1)
+    scheduler.decode(1)
     assert (short.tokens, long.tokens) == (alone(engine, SHORT)[:1], [])
     while scheduler.free < 2:
         scheduler.prefill()
-        scheduler.run(1)
+        scheduler.decode(1)
     assert short.tokens == alone(engine, SHORT)
     assert long.tokens == alone(engine, LONG)
 
@@ -94,32 +95,32 @@ def test_a_short_prompt_does_not_wait_for_a_long_one(engine: lm.Engine) -> None:
 def test_the_slot_that_has_most_of_a_prompt(engine: lm.Engine) -> None:
     if engine.graph.max_rewind is not None:
         pytest.skip("its caches cannot go back")
-    scheduler = Scheduler(engine, engine.new_decoder(2))
+    scheduler = engine.new_scheduler(2)
     slots = {}
     for name, ids in (("long", LONG), ("other", OTHER)):
         slots[name] = scheduler.join(request_of(engine, ids, 2)).slot
     while scheduler.free < 2:
         scheduler.prefill()
-        scheduler.run()
+        scheduler.decode()
     for name, ids in (("other", [*OTHER, 99]), ("long", LONG[:-3])):
         running = scheduler.join(request_of(engine, ids, 2))
         assert (running.slot, running.reused) == (slots[name], len(ids) - 1)
     while scheduler.free < 2:
         scheduler.prefill()
-        scheduler.run()
+        scheduler.decode()
     # Nothing in common but the start: the slot that was used least recently.
     unused = scheduler.join(request_of(engine, [50, 51], 2)).slot
     assert unused == slots["other"] or alone(engine, [*OTHER, 99], 2) != []
 
 
 def test_caches_of_other_owners_count_as_empty(engine: lm.Engine) -> None:
-    scheduler = Scheduler(engine, engine.new_decoder(2))
+    scheduler = engine.new_scheduler(2)
 
     def run(owner: str) -> ActiveRequest:
         running = scheduler.join(dataclasses.replace(request_of(engine, LONG), owner=owner))
         while scheduler.free < 2:
             scheduler.prefill()
-            scheduler.run()
+            scheduler.decode()
         assert running.tokens == alone(engine, LONG)
         return running
 
@@ -140,19 +141,19 @@ def test_tokens_that_may_begin_a_stop_are_not_settled(tmp_path: Path, engine: lm
     if engine.graph.max_rewind is not None:
         pytest.skip("one model is enough")
     with lm.Engine(path, lm.Backend.CPU()) as other:
-        scheduler = Scheduler(other, other.new_decoder(1))
+        scheduler = other.new_scheduler(1)
         running = scheduler.join(request_of(other, SHORT, 5))
         scheduler.prefill()
         settled = []
         while scheduler.free == 0:
-            scheduler.run(1)
+            scheduler.decode(1)
             settled.append(running.settled)
     assert running.tokens == tokens[:5]
     assert settled[1:4] == [2, 2, 4] or tokens[2] in tokens[:2]
 
 
 def test_errors_of_a_prompt(engine: lm.Engine) -> None:
-    scheduler = Scheduler(engine, engine.new_decoder(1))
+    scheduler = engine.new_scheduler(1)
     for ids, said in (([], "empty"), ([1] * 128, "at most 127"), ([999], "below 261")):
         with pytest.raises(ValueError, match=said):
             scheduler.join(request_of(engine, ids))
@@ -160,7 +161,7 @@ def test_errors_of_a_prompt(engine: lm.Engine) -> None:
 
 
 def test_the_pace_follows_the_time_of_runs() -> None:
-    pace = Pace()
+    pace = Pace(longest_s=0.05)
     found = []
     for seconds in (0.001, 0.001, 0.001, 0.001, 0.001, 0.001, 0.04, 0.1, 0.1):
         pace.took(seconds)
@@ -213,7 +214,7 @@ def constrained(engine: lm.Engine, failure: BaseException) -> tuple[Scheduler, l
     constraint: Any = Failing(engine.graph.vocabulary, failure)
     requests = [request_of(engine, SHORT), request_of(engine, OTHER)]
     requests[0] = dataclasses.replace(requests[0], constraint=constraint)
-    scheduler = Scheduler(engine, engine.new_decoder(2))
+    scheduler = engine.new_scheduler(2)
     active = [scheduler.join(request) for request in requests]
     while scheduler.prefill():
         pass
@@ -226,7 +227,7 @@ def test_a_constraint_that_fails_ends_its_request_alone(
 ) -> None:
     scheduler, (failed, other) = constrained(engine, failure)
     while other.finish_reason is None:
-        scheduler.run()
+        scheduler.decode()
     assert "broken" in (failed.refusal or "")
     assert other.tokens == alone(engine, OTHER)
 
@@ -234,4 +235,4 @@ def test_a_constraint_that_fails_ends_its_request_alone(
 def test_ctrl_c_in_a_constraint_is_not_an_answer(engine: lm.Engine) -> None:
     scheduler, _ = constrained(engine, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        scheduler.run()
+        scheduler.decode()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.lm.choices import Rules
 from jaxdelegate.lm.generation import hidden_state_request
 from jaxdelegate.lm.hidden_states import hidden_size
-from jaxdelegate.lm.scheduler import Request, Scheduler
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
@@ -48,14 +48,14 @@ def test_a_row_depends_on_its_prompt_only(engine: lm.Engine) -> None:
 def test_others_generate_meanwhile(engine: lm.Engine) -> None:
     ids = [*map(ord, "a text")]
     (answer,) = engine.generate([ids], max_output_tokens=20)
-    scheduler = Scheduler(engine, engine.new_decoder(2))
+    scheduler = engine.new_scheduler(2)
     running = [
-        scheduler.join(Request(ids, 20, Rules())),
+        scheduler.join(Request(ids, 20, SamplingParams())),
         scheduler.join(hidden_state_request(ids[:3])),
     ]
     while scheduler.free < 2:
         scheduler.prefill()
-        scheduler.run(2)
+        scheduler.decode(2)
     assert running[0].tokens == answer.token_ids
     assert running[0].hidden_state is None
     np.testing.assert_array_equal(running[1].hidden_state, engine.hidden_states([ids[:3]])[0])

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.errors import CacheWarning, DeviceMemoryError, InterpreterError
 from jaxdelegate.lm import device_model
-from jaxdelegate.lm.choices import Choice, Rules
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
-from jaxdelegate.lm.programs import Programs
-from jaxdelegate.lm.tasks import Sequences
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.program_spec import ProgramSpecs
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.pjrt import client
 from tests.support.language_models import drafter_bundle, language_bundle, language_model
 
@@ -28,18 +28,15 @@ def test_caches_are_updated_in_place(slots: int) -> None:
     """A step copies none of them, however long they are."""
     content = language_model(hidden=64, capacity=256)
     model = LanguageModel(content, "model", {}, {"platform": "cpu"}, None, ":nocache")
-    programs, rules = Programs(model, slots, (2,)), Rules()
-    variant = rules.variant(model.graph.vocabulary)
-    choice = rules.choice(variant, model.graph.vocabulary)
-    choice = Choice(*(np.stack([value] * slots) for value in choice))
-    numbers = (np.full(slots, n, np.int32) for n in (5, 3, 4))
-    empty = Sequences(*numbers, np.zeros((slots, 0), np.int32), np.zeros(slots, np.int32))
-    caches = programs.new_caches()
-    programs.generate(variant, caches, empty, choice, 2)
-    before = list(caches.arrays)
-    assert programs.generate(variant, caches, empty, choice, 2).steps == 2
+    runner = ModelRunner(model, slots, frozenset())
+    for slot in range(slots):
+        runner.prefill(slot, [4, 5])
+        runner.begin(slot, Request((), 8, SamplingParams()))
+    runner.decode(2)
+    before = runner.cache.arrays
+    assert len(runner.decode(2)[0].tokens) == 2
     assert all(array.is_deleted() for array in before)  # donated
-    program, _ = model.program(programs.generator(variant, 256))
+    program, _ = model.program(runner.specs.decode(runner.variant(0), 256))
     text = program.executable.as_text()
     assert "3.40282347e+38" not in text  # no sum is limited to finite numbers
     ahead = "" if slots == 1 else f"{slots},"
@@ -63,11 +60,10 @@ def test_what_is_compiled_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(device_model, "waiting", waiting)
     model = LanguageModel(language_model(), "model", {}, {"platform": "cpu"}, None, ":nocache")
     for sampler in (lm.SamplerConfig(), lm.SamplerConfig(top_k=4)):
-        rules = Rules(sampler)
-        variant = rules.variant(model.graph.vocabulary)
-        model.program(Programs(model, 2, (2,)).generator(variant, 64))
+        variant = SamplingParams(sampler).variant(model.graph.vocabulary)
+        model.program(ProgramSpecs(model.graph, 2, (2,)).decode(variant, 64))
     assert texts == [
-        f"compiling model (generate decode, slots: 2, caches: 64, {chosen}) for cpu:0"
+        f"compiling model (decode decode, slots: 2, caches: 64, {chosen}) for cpu:0"
         for chosen in ("the largest logit", "top 4")
     ]
 
@@ -75,7 +71,7 @@ def test_what_is_compiled_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch)
 def test_caches_that_do_not_fit() -> None:
     model = LanguageModel(language_model(), "model", {}, {"platform": "cpu"}, None, ":nocache")
     with pytest.raises(DeviceMemoryError, match=r"for 1000000000000 sequences .* smaller max_b"):
-        Programs(model, 10**12, (2,)).new_caches()
+        ModelRunner(model, 10**12, frozenset())
 
 
 @pytest.fixture
@@ -105,7 +101,7 @@ def grown(
     with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
         prompts = ["a prompt" * 25, "b" * 30, "c" * 480][:count]
         made = engine.generate(prompts, max_output_tokens=80, log_probabilities=True)
-        return made, {task.length for task in engine._model._programs._entries}
+        return made, {spec.length for spec in engine._model._programs._entries}
 
 
 @pytest.mark.parametrize(("slots", "count", "expected"), [(1, 1, {256, 512}), (2, 3, {256, 1024})])
@@ -126,16 +122,16 @@ def test_the_length_of_caches_follows_from_places(tmp_path: Path) -> None:
     path = tmp_path / "model.litertlm"
     path.write_bytes(language_bundle(model=language_model(capacity=1024, prefill=(64,))))
     with lm.Engine(path, lm.Backend.CPU()) as engine:
-        decoder, found = engine.new_decoder(1, has_stops=False), []
+        runner, found = engine.new_runner(1, has_stops=False), []
         for steps in (32, 7, 1):
-            decoder.prefill(0, [5] * 240)
-            decoder.begin(0, 40, Rules())
+            runner.prefill(0, [5] * 240)
+            runner.begin(0, Request((), 40, SamplingParams()))
             lengths = dict[int, int]()
-            while not decoder.is_resting(0):
-                before = len(decoder.ids(0))
-                decoder.run(steps)
-                length = decoder._caches.length
-                lengths |= dict.fromkeys(range(before, len(decoder.ids(0))), length)
+            while not runner.is_resting(0):
+                before = len(runner.ids(0))
+                runner.decode(steps)
+                length = runner.cache.length
+                lengths |= dict.fromkeys(range(before, len(runner.ids(0))), length)
             found.append(lengths)
     assert found[0] == {n: 256 if n <= 256 else 512 for n in range(240, 280)}
     assert found[1:] == found[:1] * 2

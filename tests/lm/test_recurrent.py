@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.lm.programs import Programs
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.request import Request
 from tests.support.language_models import (
     language_bundle,
     language_model,
@@ -45,22 +46,22 @@ def test_sequences_in_slots(engine: lm.Engine) -> None:
 
 
 def test_a_sequence_that_forgets_tokens_is_read_again(engine: lm.Engine) -> None:
-    decoder, rules = engine.new_decoder(1, has_stops=False), engine.rules()
-    assert decoder.prefill(0, PROMPTS[2]) == 0
-    first = decoder.score(0, [5, 6, 7])
-    decoder.truncate(0, len(PROMPTS[2]))
-    assert decoder.score(0, [5, 6, 7]) == pytest.approx(first, abs=1e-4)
-    decoder.truncate(0, len(PROMPTS[2]))
-    decoder.begin(0, COUNT, rules)
-    answer = decoder.run()[0].tokens
+    runner, params = engine.new_runner(1, has_stops=False), engine.text.sampling_params()
+    assert runner.prefill(0, PROMPTS[2]) == 0
+    first = runner.score(0, [5, 6, 7])
+    runner.truncate(0, len(PROMPTS[2]))
+    assert runner.score(0, [5, 6, 7]) == pytest.approx(first, abs=1e-4)
+    runner.truncate(0, len(PROMPTS[2]))
+    runner.begin(0, Request((), COUNT, params))
+    answer = runner.decode()[0].tokens
     assert answer == greedy(PROMPTS[2])
     longer = [*PROMPTS[2], *answer, 70, 71]
-    assert decoder.prefill(0, longer) == len(PROMPTS[2]) + COUNT - 1  # nothing is read twice
-    decoder.begin(0, COUNT, rules)
-    assert decoder.run()[0].tokens == greedy(longer)
-    assert decoder.prefill(0, PROMPTS[2][:4]) == 0
-    decoder.begin(0, COUNT, rules)
-    assert decoder.run()[0].tokens == greedy(PROMPTS[2][:4])
+    assert runner.prefill(0, longer) == len(PROMPTS[2]) + COUNT - 1  # nothing is read twice
+    runner.begin(0, Request((), COUNT, params))
+    assert runner.decode()[0].tokens == greedy(longer)
+    assert runner.prefill(0, PROMPTS[2][:4]) == 0
+    runner.begin(0, Request((), COUNT, params))
+    assert runner.decode()[0].tokens == greedy(PROMPTS[2][:4])
 
 
 def test_sessions_score_and_go_on(engine: lm.Engine) -> None:
@@ -82,11 +83,11 @@ def test_the_declared_token_fills_a_step(tmp_path: Path, monkeypatch: pytest.Mon
     def edit(m: Any) -> None:
         m.pad_token.token_str = "<eos>"
 
-    read = list[Any]()
-    monkeypatch.setattr(Programs, "read", lambda *arguments: read.append(arguments))
+    ran = list[Any]()
+    monkeypatch.setattr(ModelRunner, "_run", lambda _, chosen, needed: ran.append(chosen(needed)))
     path = tmp_path / "model.litertlm"
     for edited, pad in ((None, 0), (edit, 2)):
         path.write_bytes(language_bundle(model=language_model(is_recurrent=True), edit=edited))
-        lm.Engine(path).new_decoder(1).prefill(0, PROMPTS[0])
-        _, _, _, tokens, *where = read.pop()
-        assert (tokens.tolist(), where[:2]) == ([7, 8, *[pad] * 6], [0, 2])
+        lm.Engine(path).new_runner(1).prefill(0, PROMPTS[0])
+        spec, (_, tokens, *where) = ran.pop()
+        assert (spec.kind, tokens.tolist(), where) == ("prefill", [7, 8, *[pad] * 6], [0, 2])

@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxdelegate.lm.choices import Rules, joined
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     SamplerConfig,
     SuppressTokensConfig,
 )
-from jaxdelegate.lm.sampling import next_token
+from jaxdelegate.lm.sampler import next_token
+from jaxdelegate.lm.sampling_params import SamplingParams, common_variant
 
 VOCABULARY, CAPACITY = 50, 32
 
@@ -25,13 +25,13 @@ def compiled(variant: Any) -> Any:
 
 
 def chosen(
-    rules: Rules, logits: Any, answer: Any = (), *, scores: bool = False
+    params: SamplingParams, logits: Any, answer: Any = (), *, scores: bool = False
 ) -> tuple[int, float]:
-    variant = rules.variant(VOCABULARY, scores)
+    variant = params.variant(VOCABULARY, scores)
     padded = np.full(CAPACITY, 7, np.int32)  # the rest must not count
     padded[: len(answer)] = answer
     arguments = np.float32(logits), padded, np.int32(len(answer))
-    token, score = compiled(variant)(rules.choice(variant, VOCABULARY), *arguments)
+    token, score = compiled(variant)(params.arrays(variant, VOCABULARY), *arguments)
     return int(token), float(score)
 
 
@@ -50,26 +50,28 @@ def logits(rng: np.random.Generator) -> np.ndarray:
     ],
 )
 def test_the_most_likely_token(config: SamplerConfig, logits: np.ndarray) -> None:
-    assert chosen(Rules(config), logits)[0] == logits.argmax()
+    assert chosen(SamplingParams(config), logits)[0] == logits.argmax()
     logits[[3, 9]] = logits.max() + 1
-    assert chosen(Rules(config), logits)[0] == 3  # the first of equal ones
+    assert chosen(SamplingParams(config), logits)[0] == 3  # the first of equal ones
 
 
 def test_scores_are_those_of_the_models_logits(logits: np.ndarray) -> None:
-    suppressed = Rules(suppressed=SuppressTokensConfig([int(logits.argmax())]))
+    suppressed = SamplingParams(suppressed=SuppressTokensConfig([int(logits.argmax())]))
     chances = logits - np.log(np.exp(np.float64(logits)).sum())
-    for rules in (Rules(), suppressed):
-        token, score = chosen(rules, logits, scores=True)
+    for params in (SamplingParams(), suppressed):
+        token, score = chosen(params, logits, scores=True)
         assert score == pytest.approx(chances[token], abs=1e-5)
 
 
 def frequencies(config: SamplerConfig, logits: np.ndarray, count: int = 4000) -> np.ndarray:
     """How often each token is chosen, at as many places."""
-    rules = Rules(config)
-    variant = rules.variant(VOCABULARY)
-    choice = rules.choice(variant, VOCABULARY)
+    params = SamplingParams(config)
+    variant = params.variant(VOCABULARY)
+    sampling = params.arrays(variant, VOCABULARY)
     answer = np.zeros(CAPACITY, np.int32)
-    run = jax.jit(jax.vmap(lambda n: next_token(variant, choice, np.float32(logits), answer, n)[0]))
+    run = jax.jit(
+        jax.vmap(lambda n: next_token(variant, sampling, np.float32(logits), answer, n)[0])
+    )
     return np.bincount(run(np.arange(count, dtype=np.int32)), minlength=VOCABULARY) / count
 
 
@@ -101,8 +103,8 @@ def test_random_tokens_have_their_probabilities(
 
 def test_a_seed_and_a_place_decide(logits: np.ndarray) -> None:
     def tokens(seed: int) -> list[int]:
-        rules = Rules(SamplerConfig(40, 1.0, 1.0, seed))
-        return [chosen(rules, logits, [1] * n)[0] for n in range(20)]
+        params = SamplingParams(SamplerConfig(40, 1.0, 1.0, seed))
+        return [chosen(params, logits, [1] * n)[0] for n in range(20)]
 
     assert tokens(1) == tokens(1)
     assert tokens(1) != tokens(2)
@@ -128,8 +130,8 @@ def test_penalties(logits: np.ndarray) -> None:
         order = np.argsort(-want)
         for better in range(0, 40, 3):  # each token may be the best of those that are left
             suppressed = SuppressTokensConfig(order[:better].tolist())
-            rules = Rules(penalties=config, suppressed=suppressed)
-            assert chosen(rules, logits, answer)[0] == order[better]
+            params = SamplingParams(penalties=config, suppressed=suppressed)
+            assert chosen(params, logits, answer)[0] == order[better]
 
 
 def test_ngrams_do_not_repeat() -> None:
@@ -138,7 +140,7 @@ def test_ngrams_do_not_repeat() -> None:
     answer = [1, 2, 3, 5, 1, 2]
 
     def token(size: int, window: int = 0) -> int:
-        return chosen(Rules(ngrams=NoRepeatNgramConfig(size, window)), logits, answer)[0]
+        return chosen(SamplingParams(ngrams=NoRepeatNgramConfig(size, window)), logits, answer)[0]
 
     assert token(3) == 8  # 1 2 3 was there
     assert token(2) == 8
@@ -151,25 +153,25 @@ def test_ngrams_do_not_repeat() -> None:
 
 def test_suppressed_tokens_are_not_chosen(logits: np.ndarray) -> None:
     order = np.argsort(-logits)
-    rules = Rules(suppressed=SuppressTokensConfig([*order[:3].tolist(), 10**6]))
-    assert chosen(rules, logits)[0] == order[3]
+    params = SamplingParams(suppressed=SuppressTokensConfig([*order[:3].tolist(), 10**6]))
+    assert chosen(params, logits)[0] == order[3]
 
 
 def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
-    """Sequences share a program: each follows its own rules."""
+    """Sequences share a program: each follows its own parameters."""
     several = [
-        Rules(),
-        Rules(SamplerConfig(3, 1.0, 1.0, 5)),
-        Rules(SamplerConfig(40, 0.5, 2.0, 6), RepetitionPenaltyConfig(1.5)),
-        Rules(suppressed=SuppressTokensConfig([int(logits.argmax())])),
+        SamplingParams(),
+        SamplingParams(SamplerConfig(3, 1.0, 1.0, 5)),
+        SamplingParams(SamplerConfig(40, 0.5, 2.0, 6), RepetitionPenaltyConfig(1.5)),
+        SamplingParams(suppressed=SuppressTokensConfig([int(logits.argmax())])),
     ]
-    variant = joined([rules.variant(VOCABULARY) for rules in several])
+    variant = common_variant([params.variant(VOCABULARY) for params in several])
     answer = np.zeros(CAPACITY, np.int32)
-    for rules in several:
-        choice = rules.choice(variant, VOCABULARY)
+    for params in several:
+        sampling = params.arrays(variant, VOCABULARY)
         for count in range(20):
-            token, _ = compiled(variant)(choice, logits, answer, np.int32(count))
-            assert int(token) == chosen(rules, logits, [0] * count)[0]
+            token, _ = compiled(variant)(sampling, logits, answer, np.int32(count))
+            assert int(token) == chosen(params, logits, [0] * count)[0]
 
 
 @pytest.mark.parametrize("config", [SamplerConfig(20, 1.0), SamplerConfig(20, 0.6, 3.0)])
@@ -177,24 +179,29 @@ def test_a_sequence_that_needs_all_tokens_changes_no_other(
     config: SamplerConfig, logits: np.ndarray
 ) -> None:
     """The first of equal logits are kept."""
-    own, everything = Rules(config).variant(VOCABULARY), Rules(SamplerConfig(VOCABULARY))
-    both = joined([own, everything.variant(VOCABULARY)])
+    own, everything = (
+        SamplingParams(config).variant(VOCABULARY),
+        SamplingParams(SamplerConfig(VOCABULARY)),
+    )
+    both = common_variant([own, everything.variant(VOCABULARY)])
     assert own.k < both.k == VOCABULARY
     tied = np.round(logits)
     assert len({*tied}) < 20
     answer = np.zeros(CAPACITY, np.int32)
     for count in range(100):
         alone, together = (
-            compiled(v)(Rules(config).choice(v, VOCABULARY), tied, answer, np.int32(count))[0]
+            compiled(v)(
+                SamplingParams(config).arrays(v, VOCABULARY), tied, answer, np.int32(count)
+            )[0]
             for v in (own, both)
         )
         assert alone == together
 
 
 def test_ngrams_of_several_sizes_share_no_program() -> None:
-    several = [Rules(), Rules(ngrams=NoRepeatNgramConfig(3))]
+    several = [SamplingParams(), SamplingParams(ngrams=NoRepeatNgramConfig(3))]
     with pytest.raises(ValueError, match="one no_repeat_ngram_size"):
-        joined([rules.variant(VOCABULARY) for rules in several])
+        common_variant([params.variant(VOCABULARY) for params in several])
 
 
 @pytest.mark.parametrize(

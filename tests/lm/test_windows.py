@@ -7,6 +7,7 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError
+from jaxdelegate.lm.request import Request
 from tests.support.language_models import (
     drafter,
     embedders,
@@ -51,14 +52,14 @@ def test_sequences_in_slots(engine: lm.Engine) -> None:
 
 def test_a_sequence_goes_back_within_reach(engine: lm.Engine) -> None:
     """The ring has more entries than the window; beyond these all tokens are read again."""
-    decoder, long = engine.new_decoder(1, has_stops=False), PROMPTS[1]
+    runner, long = engine.new_runner(1, has_stops=False), PROMPTS[1]
     assert engine._model.graph.max_rewind == RING - WINDOW
     for length, known in ((len(long) - 5, len(long) - 6), (len(long) - 12, 0)):
-        assert decoder.prefill(0, long) == 0
+        assert runner.prefill(0, long) == 0
         ids = [*long[: length - 1], 99]
-        assert decoder.prefill(0, ids) == known
-        decoder.begin(0, COUNT, engine.rules())
-        assert decoder.run()[0].tokens == greedy(ids)
+        assert runner.prefill(0, ids) == known
+        runner.begin(0, Request((), COUNT, engine.text.sampling_params()))
+        assert runner.decode()[0].tokens == greedy(ids)
 
 
 @pytest.mark.slow
@@ -69,13 +70,13 @@ def test_rejected_tokens_in_a_ring(tmp_path: Path) -> None:
     content = language_bundle(model=model, others=others, sections=[executor_metadata()])
     path.write_bytes(content)
     with lm.Engine(path, max_batch=1, enable_speculative_decoding=True) as engine:
-        decoder = engine.new_decoder(1, has_stops=False)
+        runner = engine.new_runner(1, has_stops=False)
         for prompt in PROMPTS[:2]:
-            decoder.prefill(0, prompt)
-            decoder.begin(0, 20, engine.rules())
-            while not decoder.is_resting(0):
-                decoder.run()
-            assert decoder.ids(0)[len(prompt) :] == greedy(prompt, 20)
+            runner.prefill(0, prompt)
+            runner.begin(0, Request((), 20, engine.text.sampling_params()))
+            while not runner.is_resting(0):
+                runner.decode()
+            assert runner.ids(0)[len(prompt) :] == greedy(prompt, 20)
 
 
 def test_the_window_must_be_declared(tmp_path: Path) -> None:

@@ -151,9 +151,9 @@ def test_scores_are_those_of_a_session(path: Path, engine: lm.Engine) -> None:
     predictor = TextPredictor(path, "score", outputs=outputs, max_batch=3)
     found = predictor({"prompt": prompts, "continuation": texts})
     for i, (prompt, text) in enumerate(pairs):
-        decoder = engine.new_decoder(1)
-        decoder.prefill(0, engine.prompt_ids(prompt))
-        wanted = decoder.score(0, engine.tokenize(text))
+        runner = engine.new_runner(1)
+        runner.prefill(0, engine.prompt_ids(prompt))
+        wanted = runner.score(0, engine.tokenize(text))
         np.testing.assert_allclose(found["log_probabilities"][i], wanted, rtol=1e-5)
         np.testing.assert_allclose(found["log_likelihood"][i], sum(wanted), rtol=1e-5)
         assert found["num_scored_tokens"][i] == len(wanted) == len(text.encode())
@@ -248,16 +248,16 @@ def test_rows_that_fail(
 
 def test_rows_on_which_the_model_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rows of the batch are answered."""
-    generated = text_predictor.generated
+    generate = text_predictor.generate
 
-    def failing(engine: lm.Engine, decoder: Any, requests: Sequence[Any]) -> Any:
+    def failing(text: Any, runner: Any, requests: Sequence[Any]) -> Any:
         if any(len(request.ids) > 3 for request in requests):
             raise InterpreterError("an operator failed")
-        return generated(engine, decoder, requests)
+        return generate(text, runner, requests)
 
     batch = {"prompt": objects("x", "fail", "y"), "id": np.arange(3)}
     wanted = generator(path)({"prompt": objects("x", "y")})["generated_text"].tolist()
-    monkeypatch.setattr(text_predictor, "generated", failing)
+    monkeypatch.setattr(text_predictor, "generate", failing)
     skipping = generator(path, key="id", on_error="skip")
     answers = skipping(batch)
     assert (answers["id"].tolist(), answers["generated_text"].tolist()) == ([0, 2], wanted)

@@ -21,8 +21,9 @@ from jaxdelegate import lm
 from jaxdelegate.errors import ModelError, OptionError, StoppedError
 from jaxdelegate.lm.constraints import Constraint, JsonConstraints, words
 from jaxdelegate.lm.language_model import LanguageModel as Programs
-from jaxdelegate.lm.scheduler import ActiveRequest, Request, Scheduler
-from jaxdelegate.lm.tasks import STEPS
+from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
 from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.openai_requests import ApiError, chat_request
@@ -58,9 +59,9 @@ class Gate:
             permits.release(1000)
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
-        run, leave = Scheduler.run, Scheduler.leave
+        run, leave = Scheduler.decode, Scheduler.leave
 
-        def gated(batch: Scheduler, steps: int = STEPS) -> list[ActiveRequest]:
+        def gated(batch: Scheduler, steps: int = MAX_DECODE_STEPS) -> list[ActiveRequest]:
             if self._permits is None or batch.free == batch.slots:
                 return run(batch, steps)
             self._permits.acquire()
@@ -70,7 +71,7 @@ class Gate:
             leave(batch, running)
             self.left.put(running)
 
-        patch.setattr(Scheduler, "run", gated)
+        patch.setattr(Scheduler, "decode", gated)
         patch.setattr(Scheduler, "leave", noticed)
 
 
@@ -888,13 +889,12 @@ def test_a_multi_token_stop_may_be_a_part_of_json(tmp_path: Path) -> None:
     path = tmp_path / "m.litertlm"
     path.write_bytes(language_bundle(edit=edit))
     with lm.Engine(path, lm.Backend.CPU()) as engine:
-        batch = Scheduler(engine, engine.new_decoder(1))
-        constraint = engine.json_constraint({"const": "xaby"})
-        request = Request([1, 80], 40, engine.rules(), constraint=constraint)
+        batch = engine.new_scheduler(1)
+        constraint = engine.text.json_constraint({"const": "xaby"})
+        request = Request([1, 80], 40, engine.text.sampling_params(), constraint=constraint)
         running = batch.join(request)
         while running.finish_reason is None:
-            batch.prefill()
-            batch.run()
+            batch.step()
         assert running.finish_reason == "stop"
         assert engine.detokenize(running.tokens) == '"xaby"'
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.lm.choices import Rules
-from jaxdelegate.lm.scheduler import ActiveRequest, Request
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.lm.scheduler import ActiveRequest
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
@@ -24,7 +25,7 @@ class FakeScheduler:
     """Each sequence gets its prompt, a byte in each run; runs wait for permits."""
 
     slots = 2
-    is_constrained = is_held = False
+    is_held = False
 
     def __init__(self) -> None:
         self.running: list[ActiveRequest] = []
@@ -58,11 +59,7 @@ class FakeScheduler:
             self.running.remove(running)
             self.left.put(running)
 
-    def prefill(self) -> bool:
-        return False
-
-    def run(self, steps: int) -> list[ActiveRequest]:
-        del steps
+    def step(self) -> list[ActiveRequest]:
         if not self.running:
             return []
         self.permits.acquire()
@@ -127,7 +124,7 @@ class Call:
     def __init__(self, text: str, client: str, stops: tuple[str, ...]) -> None:
         self.deltas = queue.Queue[Delta]()
         stream = StoppedStream(TextStream(Bytes()), stops)
-        request = Request(list(text.encode()), 99, Rules())
+        request = Request(list(text.encode()), 99, SamplingParams())
         self.job = Job(0, Client(*client.split("/")), request, stream, self.deltas.put)
 
     def next(self) -> Delta:

@@ -26,7 +26,7 @@ class Variant:
     Attributes:
         k: the most tokens among which one is chosen; 1: the largest logit. More than some hundred
             are all.
-        has_rules: whether penalties, suppressed tokens or n-grams change logits.
+        has_logits_processors: whether penalties, suppressed tokens or n-grams change logits.
         ngram: the size of n-grams that must not repeat; 0: none.
         has_scores: whether the logarithms of probabilities are computed.
         is_masked: whether only some tokens may come next.
@@ -34,7 +34,7 @@ class Variant:
     """
 
     k: int = 1
-    has_rules: bool = False
+    has_logits_processors: bool = False
     ngram: int = 0
     has_scores: bool = False
     is_masked: bool = False
@@ -44,7 +44,7 @@ class Variant:
         parts = {
             "the largest logit": self.k == 1,
             f"top {self.k}": self.k > 1,
-            "rules": self.has_rules,
+            "logits processors": self.has_logits_processors,
             f"{self.ngram}-grams": self.ngram,
             "scores": self.has_scores,
             "masked": self.is_masked,
@@ -53,7 +53,7 @@ class Variant:
         return ", ".join(part for part, is_there in parts.items() if is_there)
 
 
-class Choice(NamedTuple):
+class SamplingArrays(NamedTuple):
     """How to choose a sequence's tokens, as arrays; of several sequences with a leading axis.
 
     Attributes:
@@ -80,8 +80,8 @@ class Choice(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
-    """All that decides how the tokens of a sequence are chosen."""
+class SamplingParams:
+    """All that decides how the tokens of a sequence are chosen: a sampler and logits processors."""
 
     sampler: SamplerConfig = dataclasses.field(default_factory=SamplerConfig)
     penalties: RepetitionPenaltyConfig = dataclasses.field(default_factory=RepetitionPenaltyConfig)
@@ -95,7 +95,7 @@ class Rules:
         is_masked: bool = False,
         has_hidden_state: bool = False,
     ) -> Variant:
-        """The program that these rules need; `k` is a power of two or all: few are compiled."""
+        """The program that these need; `k` is a power of two or all: few are compiled."""
         greedy = self.sampler.temperature == 0
         k = 1 if greedy else min(self.sampler.top_k or 1, vocabulary)
         has_penalties = self.penalties != RepetitionPenaltyConfig()
@@ -109,14 +109,14 @@ class Rules:
             has_hidden_state,
         )
 
-    def choice(self, variant: Variant, vocabulary: int) -> Choice:
+    def arrays(self, variant: Variant, vocabulary: int) -> SamplingArrays:
         s, penalties = self.sampler, self.penalties
-        suppressed = np.zeros(vocabulary if variant.has_rules else 0, np.float32)
-        if variant.has_rules:
+        suppressed = np.zeros(vocabulary if variant.has_logits_processors else 0, np.float32)
+        if variant.has_logits_processors:
             suppressed[
                 [t for t in self.suppressed.suppress_tokens or () if t < vocabulary]
             ] = -LARGE
-        return Choice(
+        return SamplingArrays(
             k=np.int32(s.top_k or 1),
             p=np.float32(_DEFAULT_P if s.top_p is None else s.top_p),
             temperature=np.float32(1 if s.temperature is None else s.temperature),
@@ -136,13 +136,13 @@ class Rules:
         )
 
 
-def joined(variants: list[Variant]) -> Variant:
+def common_variant(variants: list[Variant]) -> Variant:
     """A program for sequences of several variants. A ValueError: their n-grams differ in size."""
     if len({v.ngram for v in variants}) > 1:
         raise ValueError("expected sequences with one no_repeat_ngram_size, got several")
     return Variant(
         max(v.k for v in variants),
-        any(v.has_rules for v in variants),
+        any(v.has_logits_processors for v in variants),
         variants[0].ngram,
         any(v.has_scores for v in variants),
         any(v.is_masked for v in variants),

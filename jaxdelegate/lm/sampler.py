@@ -9,20 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.lm.choices import LARGE, Choice, Variant
+from jaxdelegate.lm.sampling_params import LARGE, SamplingArrays, Variant
 
 _TINY = np.float32(1e-30)  # a probability: the most likely token is always kept
 _COLUMNS = 64
 
 
 def next_token(
-    variant: Variant, choice: Choice, logits: jax.Array, answer: jax.Array, count: jax.Array
+    variant: Variant,
+    sampling: SamplingArrays,
+    logits: jax.Array,
+    answer: jax.Array,
+    count: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Choose a token.
 
     Args:
         variant: what may be needed.
-        choice: how.
+        sampling: how.
         logits: float32 [vocabulary].
         answer: int32 [capacity]: the tokens of the answer so far, then anything.
         count: int32: how many these are.
@@ -32,11 +36,11 @@ def next_token(
         `has_scores`).
     """
     own = logits
-    if variant.has_rules:
-        logits = _ruled(variant, choice, logits, answer, count)
+    if variant.has_logits_processors:
+        logits = _processed(variant, sampling, logits, answer, count)
     if variant.is_masked:
-        logits = _masked(choice.allowed, logits)
-    token = largest(logits) if variant.k == 1 else _sampled(variant, choice, logits, count)
+        logits = _masked(sampling.allowed, logits)
+    token = largest(logits) if variant.k == 1 else _sampled(variant, sampling, logits, count)
     score = jax.nn.log_softmax(own)[token] if variant.has_scores else jnp.zeros((), np.float32)
     return token, score
 
@@ -48,25 +52,27 @@ def largest(logits: jax.Array) -> jax.Array:
     return jnp.where(is_largest, places, np.int32(len(logits) - 1)).min()
 
 
-def _sampled(variant: Variant, choice: Choice, logits: jax.Array, count: jax.Array) -> jax.Array:
+def _sampled(
+    variant: Variant, sampling: SamplingArrays, logits: jax.Array, count: jax.Array
+) -> jax.Array:
     """Sorting all tokens takes longer than a step of a small model, so only a few are sorted."""
     is_sorted = variant.k < len(logits)
     values, tokens = lax.top_k(logits, variant.k) if is_sorted else (logits, _places(logits))
-    is_greedy = (choice.temperature <= 0) | (choice.k <= 1)
+    is_greedy = (sampling.temperature <= 0) | (sampling.k <= 1)
     ranks = _places(values)
     if is_sorted:
-        likely = ranks < choice.k
+        likely = ranks < sampling.k
     else:
-        likely = _first(logits, jnp.ones(len(logits), np.int32), choice.k, is_greedy)
-    scaled = (values - values.max()) / jnp.where(is_greedy, np.float32(1), choice.temperature)
+        likely = _first(logits, jnp.ones(len(logits), np.int32), sampling.k, is_greedy)
+    scaled = (values - values.max()) / jnp.where(is_greedy, np.float32(1), sampling.temperature)
     scaled = jnp.where(likely, scaled, -jnp.inf)
     chances = jax.nn.softmax(scaled)
     if is_sorted:
-        kept = (jnp.cumsum(chances) - chances < choice.p) | (ranks == 0)
+        kept = (jnp.cumsum(chances) - chances < sampling.p) | (ranks == 0)
     else:
-        least = jnp.maximum(choice.p, _TINY)
+        least = jnp.maximum(sampling.p, _TINY)
         kept = _first(logits, chances, least, is_greedy | (least >= 1))
-    key = jax.random.fold_in(jax.random.key(choice.seed), count)
+    key = jax.random.fold_in(jax.random.key(sampling.seed), count)
     drawn = largest(jnp.where(kept, chances, 0) / _waits(key, tokens))
     return jnp.where(is_greedy, largest(logits), jnp.asarray(tokens[drawn], np.int32))
 
@@ -127,19 +133,23 @@ def _most(is_enough: Callable[[jax.Array], jax.Array], low: Any, high: jax.Array
     return jnp.asarray(lax.while_loop(lambda b: b[0] < b[1], step, bounds)[0])
 
 
-def _ruled(
-    variant: Variant, choice: Choice, logits: jax.Array, answer: jax.Array, count: jax.Array
+def _processed(
+    variant: Variant,
+    sampling: SamplingArrays,
+    logits: jax.Array,
+    answer: jax.Array,
+    count: jax.Array,
 ) -> jax.Array:
     places = lax.iota(np.int32, len(answer))
-    times = _times(answer, _recent(places, count, choice.window), len(logits))
-    repetition, presence, frequency = choice.penalties
+    times = _times(answer, _recent(places, count, sampling.window), len(logits))
+    repetition, presence, frequency = sampling.penalties
     lowered = jnp.where(logits > 0, logits / repetition, logits * repetition)
     logits = jnp.where(times > 0, lowered - presence, logits) - frequency * times
     if variant.ngram:
-        repeats = _ends_ngram(variant.ngram, answer, count, choice.ngram_window)
+        repeats = _ends_ngram(variant.ngram, answer, count, sampling.ngram_window)
         logits = jnp.where(_times(answer, repeats, len(logits)) > 0, -LARGE, logits)
-    ruled: jax.Array = logits + choice.suppressed
-    return ruled
+    processed: jax.Array = logits + sampling.suppressed
+    return processed
 
 
 def _masked(allowed: jax.Array, logits: jax.Array) -> jax.Array:

@@ -1,0 +1,151 @@
+"""The KV cache: whose tokens its entries are, and its arrays on the device.
+
+The cache alone decides how long its arrays are, and which entries a new prompt can reuse.
+"""
+
+import math
+from collections.abc import Container, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import DeviceMemoryError
+from jaxdelegate.lm.graph import LanguageGraph
+from jaxdelegate.lm.program_spec import cache_arrays
+from jaxdelegate.pjrt.client import Runtime, on_purpose, viewed
+from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+
+
+class KVCache:
+    """The cache entries of the sequences in some slots.
+
+    A sequence has an entry for each of its tokens but the last one, whose entry the next step
+    writes. Programs take the arrays and replace them.
+
+    Attributes:
+        slots: how many sequences it holds.
+        length: of the arrays, in tokens.
+        arrays: on the device, in the order of `LanguageGraph.carried`.
+    """
+
+    def __init__(self, graph: LanguageGraph, slots: int, runtime: Runtime) -> None:
+        """Empty, of the shortest length. A DeviceMemoryError: it does not fit."""
+        self._graph, self.slots, self._runtime = graph, slots, runtime
+        self.length = graph.cache_lengths[0]
+        self.arrays = self._zeros()
+        self._ids: list[list[int]] = [[] for _ in range(slots)]
+        self._written = [0] * slots  # the most entries since a slot was filled from its beginning
+
+    def _zeros(self) -> list[Any]:
+        shapes = cache_arrays(self._graph, self.slots, self.length)
+        try:
+            return [self._runtime.put(np.zeros(*shape)) for shape in shapes]
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
+            raise DeviceMemoryError(
+                f"the caches of {self.length} tokens for {self.slots} sequences take "
+                f"{size / 1e6:,.1f} MB, which {self._runtime.device} does not have: use a smaller "
+                "max_batch"
+            ) from error
+
+    # ---- tokens
+
+    def ids(self, slot: int) -> Sequence[int]:
+        """All tokens of a sequence, the prompt included."""
+        return self._ids[slot]
+
+    @property
+    def entries(self) -> int:
+        """How many entries the longest sequence has."""
+        return max(max(len(ids) - 1, 0) for ids in self._ids)
+
+    def prefix(self, slot: int, ids: Sequence[int]) -> int:
+        """How many of these tokens have entries in a slot that can be reused."""
+        # A full sequence that rests goes on writing its last entry.
+        count = min(_common(self._ids[slot][:-1], ids[:-1]), self._graph.capacity - 1)
+        return count if self._can_rewind(slot, count) else 0
+
+    def is_intact(self, slot: int) -> bool:
+        """Whether all tokens of a slot have entries, also after `truncate`."""
+        return self._can_rewind(slot, len(self._ids[slot]) - 1)
+
+    def _can_rewind(self, slot: int, count: int) -> bool:
+        """Whether later entries have not overwritten the first `count`."""
+        most = self._graph.max_rewind
+        return most is None or self._written[slot] - count <= most
+
+    def hold(self, slot: int, ids: Sequence[int], reused: int) -> None:
+        """Let a slot have the first `reused` of these tokens' entries, and the next token."""
+        if not reused:
+            self._written[slot] = 0
+        self.set(slot, ids[: reused + 1])
+
+    def set(self, slot: int, ids: Sequence[int]) -> None:
+        """A program has written the entries of these tokens."""
+        self._ids[slot] = []
+        self.append(slot, ids)
+
+    def append(self, slot: int, ids: Sequence[int], rejected: int = 0) -> None:
+        """A program has written more entries, and `rejected` ones that tokens will overwrite."""
+        self._ids[slot] += ids
+        self._written[slot] = max(self._written[slot], len(self._ids[slot]) - 1 + rejected)
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget the tokens of a sequence after the first `length`, at least one."""
+        del self._ids[slot][length:]
+
+    def last_tokens(
+        self, length: int, active: Container[int] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The last token of each sequence, and its place: int32 [slots] each.
+
+        Slots that rest write an entry, too. Where one would need more than `length` entries, it
+        writes its last one again.
+        """
+        places = [max(len(ids) - 1, 0) for ids in self._ids]
+        for slot, place in enumerate(places):
+            if place == length < self._graph.capacity and slot not in active:
+                places[slot] -= 1
+        pairs = zip(self._ids, places, strict=True)
+        tokens = [ids[place] if ids else 0 for ids, place in pairs]
+        return np.array(tokens, np.int32), np.array(places, np.int32)
+
+    # ---- arrays
+
+    def on(self, runtime: Runtime, length: int) -> list[Any]:
+        """The arrays where a program runs, cut or filled with zeros to its length."""
+        shapes = [shape for shape, _ in cache_arrays(self._graph, self.slots, length)]
+        fits = [a.aval.shape for a in self.arrays] == shapes
+        if self._runtime is runtime and fits:
+            return self.arrays
+        pairs = zip(self.arrays, shapes, strict=True)
+        if self._runtime is not runtime or runtime.device.platform == "cpu":
+            return [runtime.put(_resized(np, viewed(array), shape)) for array, shape in pairs]
+        import jax.numpy as jnp  # noqa: PLC0415 (other devices have it; their arrays stay there)
+
+        with on_purpose():
+            return [_resized(jnp, array, shape) for array, shape in pairs]
+
+    def replace(self, runtime: Runtime, length: int, arrays: Sequence[Any]) -> None:
+        """A program has returned these arrays."""
+        self._runtime, self.length, self.arrays = runtime, length, list(arrays)
+
+    def wait(self) -> None:
+        """Wait until the device has computed all entries."""
+        for array in self.arrays:
+            array.block_until_ready()
+
+
+def _resized(numpy: Any, array: Any, shape: tuple[int, ...]) -> Any:
+    """Entries cut or filled with zeros to a shape; `numpy`: or jax.numpy."""
+    kept = array[tuple(map(slice, shape))]
+    ends = zip(kept.shape, shape, strict=True)
+    return numpy.pad(kept, [(0, new - old) for old, new in ends])
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many elements at the beginning are equal."""
+    pairs = zip(a, b, strict=False)
+    return next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

@@ -1,0 +1,381 @@
+"""Runs the programs of a language model for the sequences in its slots."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.graph import LanguageGraph, prefill_plan
+from jaxdelegate.lm.kv_cache import KVCache
+from jaxdelegate.lm.language_model import LanguageModel, LengthError
+from jaxdelegate.lm.program_spec import (
+    MAX_DECODE_STEPS,
+    DecodeOutput,
+    ProgramSpec,
+    ProgramSpecs,
+    SlotArrays,
+)
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingArrays, SamplingParams, Variant, common_variant
+from jaxdelegate.pjrt.client import Runtime, viewed
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOutput:
+    """What a sequence got in a run of decode steps.
+
+    Attributes:
+        tokens: a stop token that ends the answer included.
+        scores: the logarithms of their probabilities, if requested.
+        is_stopped: the last token is a stop token.
+        is_resting: nothing more is decoded: after a stop token, or at the limit.
+        hidden_state: float32, before the last token, if requested.
+    """
+
+    tokens: list[int]
+    scores: list[float]
+    is_stopped: bool
+    is_resting: bool
+    hidden_state: np.ndarray | None
+
+
+@dataclasses.dataclass
+class _Slot:
+    request: Request = dataclasses.field(default_factory=lambda: Request((), 0, SamplingParams()))
+    begin: int = 0  # of the answer, in the tokens of the sequence
+    left: int = 0  # how many tokens may follow
+
+    @property
+    def steps(self) -> int:
+        """The most tokens of a run: after each one a constraint says what may come next."""
+        return self.left if self.request.constraint is None else min(self.left, 1)
+
+
+class ModelRunner:
+    """Prefills and decodes sequences, each in a slot. Not for several threads at once.
+
+    Attributes:
+        cache: the entries of all slots.
+        specs: the programs that it may run.
+        least_length: of the caches that the next program takes.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        slots: int,
+        stops: frozenset[int],
+        *,
+        drafts: bool = False,
+        pad: int = 0,
+    ) -> None:
+        """No sequences.
+
+        Args:
+            model: whose programs it runs.
+            slots: how many sequences it has at once.
+            stops: the tokens that end an answer.
+            drafts: whether to use the model's drafter.
+            pad: the token that fills the rest of a prefill step.
+        """
+        self._model, self._stops, self._drafts, self._pad = model, stops, drafts, pad
+        self.cache = KVCache(model.graph, slots, model.runtime)
+        self.specs = ProgramSpecs(model.graph, slots, stops)
+        self.least_length = 0
+        self._slots = [_Slot() for _ in range(slots)]
+
+    @property
+    def slots(self) -> int:
+        """How many sequences it has at once."""
+        return self.cache.slots
+
+    @property
+    def graph(self) -> LanguageGraph:
+        """The model's signatures."""
+        return self._model.graph
+
+    @property
+    def gains_alone(self) -> bool:
+        """Whether a program of one slot takes less time than that of all, if the others rest.
+
+        On a CPU products of one row do; other devices read weights for as long as they compute.
+        """
+        return self.slots > 1 and self._model.platform == "cpu"
+
+    def ids(self, slot: int) -> Sequence[int]:
+        """All tokens of a sequence, the prompt included."""
+        return self.cache.ids(slot)
+
+    def is_resting(self, slot: int) -> bool:
+        """Whether nothing is decoded in a slot."""
+        return self._slots[slot].left == 0
+
+    def variant(self, slot: int) -> Variant:
+        """What the next `decode` needs for the sequence of a slot."""
+        return self._slots[slot].request.variant(self.graph.vocabulary)
+
+    def load(self, count: int, variant: Variant) -> None:
+        """Load the program that will continue a sequence of `count` tokens, if it is stored.
+
+        If it is the first one, load those that will prefill it at the same time.
+        """
+        if not self._drafts:
+            prefills = not self._model.has_programs
+            self._model.load(self.specs.to_start(count, variant, prefills=prefills))
+
+    # ---- prefill
+
+    def prefix(self, slot: int, ids: Sequence[int]) -> int:
+        """How many of the tokens have entries in a slot. Errors as `prefill`."""
+        self.graph.check(ids)
+        return self.cache.prefix(slot, ids)
+
+    def prefill(self, slot: int, ids: Sequence[int]) -> int:
+        """Prefill a slot with these tokens, reusing the prefix that its cache has.
+
+        Returns:
+            How many tokens the cache had.
+
+        Raises:
+            GenerationError: as `LanguageGraph.check`.
+        """
+        reused = self.prefix(slot, ids)
+        for _ in self.prefill_steps(slot, ids):
+            pass
+        return reused
+
+    def prefill_steps(self, slot: int, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Prefill, pausing before each step, when other slots may run.
+
+        It yields the length of the step and the place after it. A sequence whose prefill was not
+        finished has the tokens so far. Errors as `prefill`.
+        """
+        graph, start = self.graph, self.prefix(slot, ids)
+        self._slots[slot].left = 0
+        self.cache.hold(slot, ids, start)
+        for step in prefill_plan(len(ids) - 1 - start, start, graph.lengths, graph.capacity):
+            yield step, start + step
+            self._prefill(slot, ids[start : min(start + step, len(ids) - 1)], start, step)
+            start = min(start + step, len(ids) - 1)
+            self.cache.set(slot, ids[: start + 1])
+
+    def _prefill(self, slot: int, tokens: Sequence[int], start: int, step: int) -> None:
+        padded = np.full(step, self._pad, np.int32)
+        padded[: len(tokens)] = tokens
+        needed = max(start + step, self.cache.entries)
+        # An error may end this: then the cache has nothing for certain.
+        self.cache.set(slot, ())
+        values = np.int32(slot), padded, np.int32(start), np.int32(len(tokens))
+        self._run(lambda length: (self.specs.prefill(step, length), values), needed)
+
+    # ---- decode
+
+    def begin(self, slot: int, request: Request) -> None:
+        """Decode the answer to a request, whose prompt a slot has, from the next `decode` on."""
+        self._restore(slot)
+        # The token after a hidden state is not part of an answer.
+        room = self.graph.limit - len(self.ids(slot)) + request.has_hidden_state
+        limit = room if request.limit is None else min(request.limit, room)
+        self._slots[slot] = _Slot(request, len(self.ids(slot)), max(limit, 0))
+
+    def rest(self, slot: int) -> None:
+        """Decode nothing more in a slot."""
+        self._slots[slot].left = 0
+
+    def clear(self, slot: int) -> None:
+        """Let a slot have no tokens."""
+        self.rest(slot)
+        self.cache.set(slot, ())
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget the tokens of a sequence after the first `length`, at least one; it rests."""
+        self.rest(slot)
+        self.cache.truncate(slot, length)
+
+    def decode(
+        self,
+        steps: int = MAX_DECODE_STEPS,
+        slots: Collection[int] | None = None,
+        variant: Variant | None = None,
+        *,
+        allowed: Mapping[int, np.ndarray] | None = None,
+        is_alone: bool = False,
+    ) -> Mapping[int, StepOutput]:
+        """Run up to `steps` decode steps; returns what each slot got that did not rest.
+
+        Args:
+            steps: the most.
+            slots: others rest in this run; None: none does.
+            variant: of the program; None: the one that the sequences need.
+            allowed: the tokens that may come next, of slots with a constraint: a bit each.
+            is_alone: by the program of one slot, which `slots` has.
+        """
+        active = [i for i, s in enumerate(self._slots) if s.left and (slots is None or i in slots)]
+        if not active:
+            return {}
+        variant = variant or common_variant([self.variant(slot) for slot in active])
+        sampling = self._sampling(variant, allowed or {})
+        placed = self._slot_arrays(variant, active)
+        rows = active if is_alone else [*range(self.slots)]
+        found = self._decode(
+            variant,
+            SlotArrays(*(array[rows] for array in placed)),
+            SamplingArrays(*(array[rows] for array in sampling)),
+            steps,
+            rows[0] if is_alone else None,
+        )
+        return {
+            slot: self._output(slot, found, row) for row, slot in enumerate(rows) if slot in active
+        }
+
+    def _sampling(self, variant: Variant, allowed: Mapping[int, np.ndarray]) -> SamplingArrays:
+        vocabulary = self.graph.vocabulary
+        rows = [slot.request.params.arrays(variant, vocabulary) for slot in self._slots]
+        sampling = SamplingArrays(*map(np.stack, zip(*rows, strict=True)))
+        for slot, words in allowed.items():
+            sampling.allowed[slot] = words
+        return sampling
+
+    def _slot_arrays(self, variant: Variant, active: Container[int]) -> SlotArrays:
+        answers = [self.ids(i)[slot.begin :] for i, slot in enumerate(self._slots)]
+        capacity = self.graph.capacity if variant.has_logits_processors else 0
+        answer = np.zeros((self.slots, capacity), np.int32)
+        if variant.has_logits_processors:
+            for row, ids in zip(answer, answers, strict=True):
+                row[: len(ids)] = ids
+        left = [slot.steps if i in active else 0 for i, slot in enumerate(self._slots)]
+        return SlotArrays(
+            *self.cache.last_tokens(self.least_length or self.graph.capacity, active),
+            left=np.array(left, np.int32),
+            answer=answer,
+            generated=np.array([len(ids) for ids in answers], np.int32),
+        )
+
+    def _decode(
+        self,
+        variant: Variant,
+        slots: SlotArrays,
+        sampling: SamplingArrays,
+        limit: int,
+        alone: int | None,
+    ) -> DecodeOutput:
+        """Run up to `limit` steps for the slots that do not rest; ends when all rest.
+
+        It ends before a sequence needs longer caches. So their length follows from the places of
+        tokens, not from the number of steps, and answers are the same however they are divided.
+        """
+        last, step = int(slots.position.max()), self.graph.decode
+        drafter = self._drafter if alone is None and not variant.has_hidden_state else None
+        # The drafter is used as long as its steps end within the caches.
+        if drafter is not None and last + drafter.verify.length <= self.graph.capacity:
+            step = drafter.verify
+
+        def chosen(length: int) -> tuple[ProgramSpec, tuple[Any, ...]]:
+            # Slots that rest write entries, too: several may not begin at the caches' last place.
+            counted = slots.left > 0 if step.length == 1 else slice(None)
+            room = (length - int(slots.position[counted].max())) // step.length
+            end = () if alone is None else (np.int32(alone),)
+            most = np.int32(min(limit, MAX_DECODE_STEPS, room))
+            spec = self.specs.decode(variant, length, step.key, is_alone=alone is not None)
+            return spec, (*slots, *sampling, most, *end)
+
+        # A full sequence that rests is beyond the last place.
+        return DecodeOutput(*self._run(chosen, min(last + step.length, self.graph.capacity)))
+
+    @property
+    def _drafter(self) -> Any:
+        return self.graph.drafter if self._drafts else None
+
+    def _output(self, slot: int, found: DecodeOutput, row: int) -> StepOutput:
+        counts = found.counts[: int(found.steps), row, None]
+        is_there = np.arange(found.tokens.shape[-1]) < counts
+        tokens = found.tokens[: len(counts), row][is_there].tolist()
+        scores = found.scores[: len(counts), row][is_there].tolist()
+        state = self._slots[slot]
+        is_stopped = bool(tokens) and tokens[-1] in self._stops
+        state.left = 0 if is_stopped else state.left - len(tokens)
+        self.cache.append(slot, tokens, self._drafter.verify.length - 1 if self._drafter else 0)
+        return StepOutput(
+            tokens,
+            scores if state.request.has_scores else [],
+            is_stopped,
+            state.left == 0,
+            found.hidden_state[row] if state.request.has_hidden_state else None,
+        )
+
+    # ---- score
+
+    def score(self, slot: int, ids: Sequence[int]) -> list[float]:
+        """Append tokens to a sequence; returns the logarithms of their probabilities.
+
+        Raises:
+            GenerationError: as `prefill`.
+        """
+        return self.score_each({slot: ids})[slot]
+
+    def score_each(self, texts: Mapping[int, Sequence[int]]) -> dict[int, list[float]]:
+        """Append tokens to the sequences of several slots at once; returns the scores of each.
+
+        Raises:
+            GenerationError: as `prefill`.
+        """
+        for slot, ids in texts.items():
+            self.graph.check([*self.ids(slot), *ids])
+        for slot in texts:
+            self._restore(slot)
+            self.rest(slot)
+        scores = {slot: list[float]() for slot in texts}
+        most = max(map(len, texts.values()), default=0)
+        for first in range(0, most, MAX_DECODE_STEPS):
+            parts = {slot: ids[first : first + MAX_DECODE_STEPS] for slot, ids in texts.items()}
+            rows = self._score(parts)
+            for slot, part in parts.items():
+                scores[slot] += rows[slot, : len(part)].tolist()
+                self.cache.append(slot, part)
+        return scores
+
+    def _score(self, parts: Mapping[int, Sequence[int]]) -> np.ndarray:
+        """float32 [slots, MAX_DECODE_STEPS], of the tokens after each slot's last one."""
+        targets = np.zeros((self.slots, MAX_DECODE_STEPS), np.int32)
+        lengths = np.zeros(self.slots, np.int32)
+        for slot, part in parts.items():
+            targets[slot, : len(part)], lengths[slot] = part, len(part)
+        token, position = self.cache.last_tokens(self.graph.capacity)
+        needed = int((position + np.maximum(lengths, 1)).max())
+        values = token, position, targets, lengths
+        (scores,) = self._run(lambda length: (self.specs.score(length), values), needed)
+        return scores
+
+    # ---- programs
+
+    def _restore(self, slot: int) -> None:
+        """Prefill a sequence again whose entries later tokens, now forgotten, have overwritten."""
+        if not self.cache.is_intact(slot):
+            self.prefill(slot, list(self.ids(slot)))
+
+    def _run(
+        self, chosen: Callable[[int], tuple[ProgramSpec, Sequence[Any]]], needed: int
+    ) -> list[np.ndarray]:
+        """Run a program, which replaces the caches; returns its other results.
+
+        Args:
+            chosen: the program for caches of a length, and its other arguments.
+            needed: for how many tokens; the caches have the shortest length that holds them.
+        """
+        for length in self.graph.cache_lengths:
+            if length >= max(needed, self.least_length):
+                with contextlib.suppress(LengthError):
+                    return self._started(*chosen(length))
+        raise GenerationError(f"expected at most {self.graph.capacity} tokens, got {needed}")
+
+    def _started(self, spec: ProgramSpec, values: Sequence[Any]) -> list[np.ndarray]:
+        def arguments(runtime: Runtime) -> list[Any]:
+            return [*self.cache.on(runtime, spec.length), *map(np.asarray, values)]
+
+        found, runtime = self._model.run(spec, arguments)
+        count = len(self.graph.carried)
+        self.cache.replace(runtime, spec.length, found[:count])
+        return [viewed(array) for array in found[count:]]

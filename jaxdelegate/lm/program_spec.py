@@ -1,0 +1,199 @@
+"""What the programs of a language model do, and the arrays that they take and return.
+
+All have sequences in slots, with a leading axis of arrays. A program takes weights, the caches in
+the order of `LanguageGraph.carried`, then arrays of the host; it returns the caches first.
+"""
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from jaxdelegate.lm.constraints import words
+from jaxdelegate.lm.graph import LanguageGraph, Step, prefill_plan
+from jaxdelegate.lm.sampling_params import SamplingArrays, Variant
+
+MAX_DECODE_STEPS = 32  # of one program, before the host sees their results
+
+Array = tuple[tuple[int, ...], np.dtype]  # its shape and dtype
+_INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramSpec:
+    """What one program does.
+
+    Attributes:
+        kind: "prefill": fill a slot's caches with a part of a prompt; "decode": continue the
+            sequences; "score": the logarithms of the probabilities of given tokens.
+        step: the key of the signature that it runs; of a drafter's, it generates what that proposes
+            as far as it is right.
+        slots: the number of sequences.
+        length: of the caches.
+        stops: the tokens that end an answer.
+        variant: how tokens may be chosen.
+        is_alone: it decodes in one of the slots only, whose caches it copies and puts back.
+    """
+
+    kind: Literal["prefill", "decode", "score"]
+    step: str
+    slots: int
+    length: int
+    stops: tuple[int, ...] = ()
+    variant: Variant = dataclasses.field(default_factory=Variant)
+    is_alone: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many sequences it decodes or scores at once."""
+        return 1 if self.is_alone else self.slots
+
+
+class SlotArrays(NamedTuple):
+    """The sequences in the slots.
+
+    Attributes:
+        token: int32 [slots]: the last token, which no cache has yet.
+        position: int32 [slots]: its place.
+        left: int32 [slots]: how many tokens may follow; 0: the slot rests.
+        answer: int32 [slots, capacity]: the tokens that were generated; [slots, 0] where no logits
+            processor needs them.
+        generated: int32 [slots]: how many.
+    """
+
+    token: Any
+    position: Any
+    left: Any
+    answer: Any
+    generated: Any
+
+
+class DecodeOutput(NamedTuple):
+    """What a run of decode steps returns.
+
+    Attributes:
+        tokens: int32 [MAX_DECODE_STEPS, slots, n]: up to as many as the step processes.
+        scores: float32 [MAX_DECODE_STEPS, slots, n]: the logarithms of their probabilities, if the
+            variant has them.
+        counts: int32 [MAX_DECODE_STEPS, slots]: how many tokens there are; 0: the slot rested.
+        steps: int32: how many were run.
+        hidden_state: float32 [slots, n]: before the last token, if the variant has it; [slots, 0].
+    """
+
+    tokens: Any
+    scores: Any
+    counts: Any
+    steps: Any
+    hidden_state: Any
+
+
+class ProgramSpecs:
+    """The programs that sequences in some slots may need."""
+
+    def __init__(self, graph: LanguageGraph, slots: int, stops: Collection[int]) -> None:
+        """`stops`: the tokens that end an answer."""
+        self._graph, self._slots, self._stops = graph, slots, tuple(sorted(stops))
+        self._excluded: set[int] = set()
+
+    def prefill(self, tokens: int, length: int) -> ProgramSpec:
+        """A prefill step of some tokens, with caches of a length."""
+        # A decode step processes a token, too: its logits are not computed then.
+        steps = *self._graph.prefill, self._graph.decode
+        step = next(step for step in steps if step.length == tokens)
+        return ProgramSpec("prefill", step.key, self._slots, length)
+
+    def decode(
+        self, variant: Variant, length: int, step: str | None = None, *, is_alone: bool = False
+    ) -> ProgramSpec:
+        """Decode steps, of another signature if `step` names one."""
+        key = step or self._graph.decode.key
+        return ProgramSpec(
+            "decode", key, self._slots, length, self._stops, variant=variant, is_alone=is_alone
+        )
+
+    def score(self, length: int) -> ProgramSpec:
+        """The probabilities of tokens that are known."""
+        return ProgramSpec("score", self._graph.decode.key, self._slots, length)
+
+    def needed(
+        self, length: int, variant: Variant | None, tokens: int | None = None
+    ) -> list[ProgramSpec]:
+        """What sequences may need while caches have a length.
+
+        Args:
+            length: of caches.
+            variant: of the sequences that decode; None: none does.
+            tokens: of a prefill step that runs now.
+        """
+        steps = {step.length for step in self._graph.prefill if step.length <= length}
+        steps |= set() if tokens is None else {tokens}
+        specs = [self.prefill(n, length) for n in sorted(steps)]
+        return specs if variant is None else [*specs, self.decode(variant, length)]
+
+    def to_start(self, count: int, variant: Variant, *, prefills: bool) -> list[ProgramSpec]:
+        """What a prompt of `count` tokens needs: decode steps and, if it `prefills`, the others."""
+        graph, end = self._graph, 0
+        length = next((n for n in graph.cache_lengths if n > count), graph.capacity)
+        specs = [self.decode(variant, length)]
+        plan = prefill_plan(count - 1, 0, graph.lengths, graph.capacity) if prefills else ()
+        for step in plan:
+            end += step
+            specs.append(self.prefill(step, self.length(end)))
+        return list(dict.fromkeys(specs))
+
+    def length(self, needed: int) -> int:
+        """That of the shortest caches for a number of tokens."""
+        lengths = (n for n in self._graph.cache_lengths if n not in self._excluded)
+        return next(n for n in lengths if n >= needed)
+
+    def exclude(self, length: int) -> None:
+        """Not all of the model's steps can be computed with caches of this length."""
+        self._excluded.add(length)
+
+
+def cache_arrays(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
+    """Those of all slots; of one slot without the axis, which would make XLA copy them."""
+    ahead = (slots,) if slots > 1 else ()
+    return [((*ahead, *graph.shape(name, length)), s.dtype) for name, s in graph.carried.items()]
+
+
+def arguments(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array]:
+    """The arrays of the host that a program takes, in order."""
+    n, scalar = spec.rows, ((), _INT)
+    if spec.kind == "prefill":  # slot, tokens, start, count
+        return [scalar, ((step.length,), _INT), scalar, scalar]
+    if spec.kind == "score":  # token, position, targets, lengths
+        return [((n,), _INT), ((n,), _INT), ((n, MAX_DECODE_STEPS), _INT), ((n,), _INT)]
+    capacity = graph.capacity if spec.variant.has_logits_processors else 0
+    suppressed = graph.vocabulary if spec.variant.has_logits_processors else 0
+    allowed = words(graph.vocabulary) if spec.variant.is_masked else 0
+    each = (n,), _INT
+    slots = SlotArrays(each, each, each, ((n, capacity), _INT), each)
+    sampling = SamplingArrays(
+        k=((n,), _INT),
+        p=((n,), _FLOAT),
+        temperature=((n,), _FLOAT),
+        seed=((n,), np.dtype(np.uint32)),
+        suppressed=((n, suppressed), _FLOAT),
+        penalties=((n, 3), _FLOAT),
+        window=((n,), _INT),
+        ngram_window=((n,), _INT),
+        allowed=((n, allowed), np.dtype(np.uint32)),
+    )
+    # The scalars limit the steps, and name the slot.
+    return [*slots, *sampling, scalar, *([scalar] * spec.is_alone)]
+
+
+def results(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
+    """The arrays that a program returns, in order."""
+    n = spec.rows
+    own: list[Array] = []
+    if spec.kind == "decode":
+        most = (MAX_DECODE_STEPS, n, graph.step(spec.step).length)
+        size = graph.hidden_size if spec.variant.has_hidden_state else 0
+        state = ((n, size), _FLOAT)
+        own = [*DecodeOutput((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT), state)]
+    if spec.kind == "score":
+        own = [((n, MAX_DECODE_STEPS), _FLOAT)]
+    return [*cache_arrays(graph, spec.slots, spec.length), *own]

@@ -1,0 +1,174 @@
+"""Which requests can run with the programs in memory, while others are compiled."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from jaxdelegate.lm.background_compiler import BackgroundCompiler
+from jaxdelegate.lm.graph import prefill_plan
+from jaxdelegate.lm.language_model import LengthError
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import Variant, common_variant
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramSet:
+    """The programs for caches of a length: to prefill and, with a variant, to decode."""
+
+    length: int
+    variant: Variant | None
+
+    def covers(self, other: "ProgramSet") -> bool:
+        """Whether they do what others do, too."""
+        if self.length < other.length or (self.variant is None) > (other.variant is None):
+            return False
+        variants = [v for v in (self.variant, other.variant) if v is not None]
+        return not variants or common_variant(variants) == self.variant
+
+
+class ReadyPrograms:
+    """Finds programs for the slots of a runner, or begins to compile them.
+
+    Attributes:
+        errors: of compiling, by the slot that needs the program.
+    """
+
+    def __init__(self, runner: ModelRunner, compiler: BackgroundCompiler) -> None:
+        self._runner, self._compiler = runner, compiler
+        self._last: ProgramSet | None = None
+        self.errors: dict[int, Exception] = {}
+
+    def use(self, programs: ProgramSet) -> None:
+        """The next program is one of these."""
+        self._last = programs
+        self._runner.least_length = programs.length
+
+    def is_ready(self, request: Request) -> bool:
+        """Whether a request that joins can run at once.
+
+        If not, what it needs is compiled, but only if nothing else is: callers choose who is next.
+        """
+        graph, specs = self._runner.graph, self._runner.specs
+        plan = prefill_plan(len(request.ids) - 1, 0, graph.lengths, graph.capacity)
+        needed = max(self._runner.cache.entries, len(request.ids), *itertools.accumulate(plan))
+        length = specs.length(min(needed, graph.capacity))
+        wanted = ProgramSet(length, request.variant(graph.vocabulary))
+        return self._in_memory(wanted) is not None or self._compiler.begin(
+            specs.needed(length, wanted.variant)
+        )
+
+    def for_prefill(
+        self,
+        slot: int,
+        step: tuple[int, int],
+        prefilled: Sequence[int],
+        decoding: Sequence[int],
+    ) -> ProgramSet | None:
+        """What the next step of a prompt runs with; None: it is not ready.
+
+        Args:
+            slot: of the prompt.
+            step: its length, and the place after it.
+            prefilled: the slots whose prompts are whole.
+            decoding: those of the last decode steps, which go on.
+        """
+        length, end = step
+        needed = max(end, self._runner.cache.entries)
+        if not self._may_need(slot, needed, prefilled):
+            return None
+        return self._found(slot, needed, decoding, length)
+
+    def for_decode(self, slots: Sequence[int]) -> tuple[Sequence[int], ProgramSet | None]:
+        """The slots that can decode now, and with what.
+
+        While there is no program for all of them, some run in turn, the first ones first.
+        """
+        all_ready = self._known(self._needed(slots), slots)
+        if all_ready is not None:
+            return slots, all_ready
+        running: list[int] = []
+        ready = None
+        for slot in slots:
+            found = self._together(slot, running, slots)
+            if found is not None:
+                running, ready = [*running, slot], found
+        return running, ready
+
+    def is_alone(self, slots: Sequence[int], programs: ProgramSet) -> bool:
+        """Whether only one request decodes, and the program for that is in memory."""
+        if len(slots) != 1 or programs.variant is None or not self._runner.gains_alone:
+            return False
+        spec = self._runner.specs.decode(programs.variant, programs.length, is_alone=True)
+        return self._compiler.has_optional(spec)
+
+    def _together(
+        self, slot: int, running: Sequence[int], others: Sequence[int]
+    ) -> ProgramSet | None:
+        """What a slot can run with, together with those that run; None: not in this run."""
+        slots = [*running, slot]
+        needed = self._needed(slots)
+        if not self._may_need(slot, needed, others):
+            return None
+        if not running:
+            return self._found(slot, needed, slots)
+        ready = self._known(needed, slots)
+        if ready is None:  # they run in turn: that one program is for all is not urgent
+            wanted = self._wanted(needed, slots)
+            self._compiler.begin(self._runner.specs.needed(wanted.length, wanted.variant))
+        return ready
+
+    def _may_need(self, slot: int, needed: int, others: Sequence[int]) -> bool:
+        """Whether the others have programs for caches of the length that a slot needs."""
+        length = self._runner.specs.length
+        if length(needed) == length(self._runner.cache.entries):
+            return True
+        others = [other for other in others if other != slot and other not in self.errors]
+        return all(self._found(slot, needed, [other]) for other in others)
+
+    def _needed(self, slots: Sequence[int]) -> int:
+        """For how many tokens these need caches, and the others that rest."""
+        lengths = (len(self._runner.ids(slot)) for slot in slots)
+        return min(max(self._runner.cache.entries, *lengths, 1), self._runner.graph.capacity)
+
+    def _wanted(self, needed: int, slots: Sequence[int]) -> ProgramSet:
+        variant = common_variant([self._runner.variant(i) for i in slots]) if slots else None
+        return ProgramSet(self._runner.specs.length(needed), variant)
+
+    def _known(
+        self, needed: int, slots: Sequence[int], step: int | None = None
+    ) -> ProgramSet | None:
+        """The least that is in memory; None: nothing is. Arguments as `_found`."""
+        return self._in_memory(self._wanted(needed, slots), step)
+
+    def _in_memory(self, wanted: ProgramSet, step: int | None = None) -> ProgramSet | None:
+        last = self._last
+        for programs in (wanted, *([] if last is None or not last.covers(wanted) else [last])):
+            specs = self._runner.specs.needed(programs.length, programs.variant, step)
+            if self._compiler.has(specs):
+                return programs
+        return None
+
+    def _found(
+        self, slot: int, needed: int, slots: Sequence[int], step: int | None = None
+    ) -> ProgramSet | None:
+        """The least that is ready; None: it is being compiled, or has failed.
+
+        Args:
+            slot: of the request that needs it.
+            needed: for how many tokens.
+            slots: of those that decode.
+            step: the tokens of a prefill step.
+        """
+        if (known := self._known(needed, slots, step)) is not None:
+            return known
+        specs, wanted = self._runner.specs, self._wanted(needed, slots)
+        try:
+            is_ready = self._compiler.is_ready(specs.needed(wanted.length, wanted.variant, step))
+        except LengthError:
+            specs.exclude(wanted.length)
+            return self._found(slot, needed, slots, step)
+        except Exception as error:  # other requests run
+            self.errors[slot] = error
+            return None
+        return wanted if is_ready else None

@@ -1,0 +1,36 @@
+"""What a scheduler generates: a prompt, and how to continue it."""
+
+import dataclasses
+from collections.abc import Hashable, Sequence
+
+from jaxdelegate.lm.constraints import Constraint
+from jaxdelegate.lm.sampling_params import SamplingParams, Variant
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A prompt, and how to continue it.
+
+    Attributes:
+        ids: the tokens of the prompt.
+        limit: the most tokens of the answer; None: as many as the model's limit leaves.
+        params: how tokens are chosen.
+        has_scores: whether the answer has log probabilities.
+        constraint: which tokens may come next; it decides where the answer ends.
+        has_hidden_state: whether the answer has the hidden state before its last token.
+        owner: only requests of the same one reuse each other's cache entries. Otherwise a client
+            could learn the prompts of others, by the count of tokens or by the time.
+    """
+
+    ids: Sequence[int]
+    limit: int | None
+    params: SamplingParams
+    has_scores: bool = False
+    constraint: Constraint | None = None
+    has_hidden_state: bool = False
+    owner: Hashable = None
+
+    def variant(self, vocabulary: int) -> Variant:
+        """The program that generates its tokens."""
+        is_masked = self.constraint is not None
+        return self.params.variant(vocabulary, self.has_scores, is_masked, self.has_hidden_state)
