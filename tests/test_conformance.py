@@ -15,8 +15,8 @@ from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
-from jaxdelegate.testing.op_cases import OpCase, Run, check, find_cases, through
 from jaxdelegate.testing.running import random_inputs, run_once
+from tests.support.op_cases import OpCase, Run, check, find_cases, through
 
 SHARED = Path(__file__).parents[1].parent / "shared"
 OP_CASES = list(find_cases(SHARED / "op_cases"))

@@ -26,8 +26,8 @@ import jaxdelegate as jd
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.testing import Case
 from jaxdelegate.testing.case import COMPILER_OPTIONS
-from jaxdelegate.testing.op_cases import OpCase, check, find_cases
 from tests.support.case_tables import cases_in
+from tests.support.op_cases import OpCase, check, find_cases
 
 ROOT = Path(__file__).parents[2]
 RECORDED = list(find_cases(ROOT.parent / "shared" / "op_cases"))

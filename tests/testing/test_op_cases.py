@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.op_cases import OpCase, check, find_cases, through
+from tests.support.op_cases import OpCase, check, find_cases, through
 
 SCALE, ZERO = 0.5, 3
 
