@@ -22,7 +22,7 @@ from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 Applies = Mapping[str, Any]  # the functions of signatures, by part
-Run = Callable[..., tuple[Any, ...]]  # of weights by part, then of arrays
+Run = Callable[..., tuple[Any, ...]]  # takes weights by part, then arrays
 
 
 class Compilation:

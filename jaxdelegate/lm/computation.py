@@ -327,7 +327,7 @@ class _Traced:
         return jnp.where(counts[:, None] > 0, rows.hidden_state, before)
 
     def _last(self, activations: jax.Array, counts: jax.Array) -> jax.Array:
-        """Those of the last row that is right, in the shape of the other caches."""
+        """The activations of the last row that is right, in the shape of the other caches."""
         found = self._at(activations, counts)
         return found[0] if self._rows == 1 else found
 

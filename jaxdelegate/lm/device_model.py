@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 _MOST_PROGRAMS = 64
 _NO_CACHE = ":nocache"  # LiteRT-LM's
-_MOST_BYTES = 10 << 30  # of the default folder
+_MOST_BYTES = 10 << 30  # in the default folder
 
 T = TypeVar("T", bound="DataclassInstance")  # what a program does
 
 
-class Opened(NamedTuple):
+class BundleModels(NamedTuple):
     """Models of a bundle, and what compiles them.
 
     Attributes:
@@ -65,16 +65,16 @@ class Opened(NamedTuple):
 
     @property
     def signatures(self) -> dict[str, dict[str, Signature]]:
-        """Those of each part."""
+        """The signatures of each part."""
         return {
             part: {key: record.signature for key, record in file.records.items()}
             for part, file in self.files.items()
         }
 
 
-def opened(
+def open_models(
     source: Any, others: Mapping[str, Any], options: Mapping[str, Any], cache_dir: str | None
-) -> Opened:
+) -> BundleModels:
     """Open a bundle's models.
 
     Args:
@@ -99,7 +99,7 @@ def opened(
         part: ModelFile(open_source(model), compiler.cache, device)
         for part, model in {"": source, **others}.items()
     }
-    return Opened(view, compiler, files)
+    return BundleModels(view, compiler, files)
 
 
 class DeviceModel(abc.ABC, Generic[T]):
@@ -107,7 +107,7 @@ class DeviceModel(abc.ABC, Generic[T]):
 
     def __init__(
         self,
-        models: Opened,
+        models: BundleModels,
         parts: Collection[str],
         name: str,
         declared: Mapping[str, Any] = types.MappingProxyType({}),
@@ -122,14 +122,14 @@ class DeviceModel(abc.ABC, Generic[T]):
         """
         self._files = {part: models.files[part] for part in parts}
         self._name, self._view, self._compiler = name, models.view, models.compiler
-        self._given = {**self._compiler.file_settings(), **declared}
-        self._settings = repr(self._given)
+        self._key_settings = {**self._compiler.file_settings(), **declared}
+        self._settings = repr(self._key_settings)
         self._programs: LruCache[Any, Program] = LruCache(_MOST_PROGRAMS)
         self._weights = on_device(self._compiler.target.runtime)
         self._compiling: Any = None
         self._lock = threading.Lock()
 
-    # ---- what a kind of models has
+    # ---- for each kind of models
 
     @abc.abstractmethod
     def _keys(self, spec: T) -> Mapping[str, str]:
@@ -150,7 +150,7 @@ class DeviceModel(abc.ABC, Generic[T]):
     def _check(self, spec: T) -> None:
         """Raise an error for what cannot be compiled."""
 
-    # ---- what all have
+    # ---- for all kinds
 
     @property
     def platform(self) -> str:
@@ -200,7 +200,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         try:
             return self._started(spec, arguments)
         except client.NeedsJaxError:  # this jaxlib cannot run it alone
-            self._go_on_with_jax()
+            self._switch_to_jax()
             return self._started(spec, arguments)
 
     def _started(
@@ -216,7 +216,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         try:
             return self._program(spec, weights, programs), weights.runtime
         except client.NeedsJaxError:
-            self._go_on_with_jax()
+            self._switch_to_jax()
             weights, programs = self._current()
             return self._program(spec, weights, programs), weights.runtime
 
@@ -235,7 +235,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         except client.NeedsJaxError:
             if is_optional:
                 return
-            self._go_on_with_jax(is_running=True)
+            self._switch_to_jax(is_running=True)
             self._program(spec, *self._current())
 
     def _current(self) -> tuple[DeviceWeights, LruCache[Any, Program]]:
@@ -265,8 +265,8 @@ class DeviceModel(abc.ABC, Generic[T]):
         self, spec: T, weights: DeviceWeights, programs: LruCache[Any, Program]
     ) -> Program:
         group = "lm", self._settings, weights.runtime
-        made = functools.partial(self._made, spec, weights)
-        return self._shared.get(group, spec, programs, math.inf, made)
+        load = functools.partial(self._load_or_compile, spec, weights)
+        return self._shared.get(group, spec, programs, math.inf, load)
 
     @functools.cached_property
     def _models(self) -> Mapping[str, Model]:
@@ -284,14 +284,14 @@ class DeviceModel(abc.ABC, Generic[T]):
     def _is_stored_by_digest(self) -> bool:
         return all(file.is_in_one_file for file in self._files.values())
 
-    def _made(self, spec: T, weights: DeviceWeights) -> Program:
+    def _load_or_compile(self, spec: T, weights: DeviceWeights) -> Program:
         """Load a program, or compile and store it; a NeedsJaxError: the runtime has no jax."""
         cache, key = self._compiler.cache, self._key(spec, weights.runtime)
         give_back()  # loading a program needs more memory than keeping it
         program = None if cache is None or key is None else cache.load(key, weights)
         if program is not None:
             self._store_files()
-            self._give_back()
+            self._return_memory()
             return program
         self._check(spec)
         if not weights.runtime.has_jax:
@@ -302,11 +302,11 @@ class DeviceModel(abc.ABC, Generic[T]):
             if cache is None or key is None:
                 program = self._computation(weights).program(spec)
             else:
-                program = self._stored(spec, weights, cache, key)
-        self._give_back()
+                program = self._compile_and_store(spec, weights, cache, key)
+        self._return_memory()
         return program
 
-    def _stored(
+    def _compile_and_store(
         self, spec: T, weights: DeviceWeights, cache: ProgramCache, key: FileProgramKey
     ) -> Program:
         """Compile a program and store it, unless another process has done so meanwhile."""
@@ -322,17 +322,17 @@ class DeviceModel(abc.ABC, Generic[T]):
         for file in self._files.values():
             file.store()
 
-    def _give_back(self) -> None:
-        """Let go of what loading or compiling a program needed."""
+    def _return_memory(self) -> None:
+        """Return the memory that loading or compiling a program needed."""
         self._drop_pages()
         give_back()
 
     def _drop_pages(self) -> None:
-        """Let go of the file's pages, which were read once."""
+        """Drop the file's pages, which were read once."""
         for file in self._files.values():
             file.drop_pages()
 
-    def _go_on_with_jax(self, *, is_running: bool = False) -> None:
+    def _switch_to_jax(self, *, is_running: bool = False) -> None:
         """Use jax from now on, which compiles; what was loaded without it is loaded again.
 
         That takes twice the memory if it `is_running`: others use the old programs meanwhile.
@@ -373,7 +373,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         return cache.file_program_key(
             self._digest,
             ModelData(specs, constants, {}, self._drop_pages),
-            {**self._given, "program": dataclasses.asdict(spec)},
+            {**self._key_settings, "program": dataclasses.asdict(spec)},
             runtime.device,
             folders=FOLDERS,
             model_name=os.path.basename(self._name),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.lm.device_model import DeviceModel, opened
+from jaxdelegate.lm.device_model import DeviceModel, open_models
 from jaxdelegate.lm.encoder_graph import EncoderSpec, encoder_graph, results, selected
 from jaxdelegate.pjrt.client import viewed
 from jaxdelegate.xla.weights import DeviceWeights
@@ -43,7 +43,7 @@ class EncoderModel(DeviceModel[EncoderSpec]):
             ModelError: it is not a text encoder.
             OptionError: an option is unknown, or does not apply.
         """
-        models = opened(source, others, options, cache_dir)
+        models = open_models(source, others, options, cache_dir)
         signatures = models.signatures
         graph = encoder_graph(signatures.pop(""), name, signatures)
         self.graph = dataclasses.replace(graph, encoders=selected(graph.encoders, *lengths))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.errors import JaxDelegateError
-from jaxdelegate.lm.device_model import DeviceModel, opened
+from jaxdelegate.lm.device_model import DeviceModel, open_models
 from jaxdelegate.lm.hidden_states import with_hidden_states
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
 from jaxdelegate.lm.model_file import signature_of
@@ -61,7 +61,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             ModelError: it is not a model that generates text.
             OptionError: an option is unknown, or does not apply.
         """
-        models = opened(source, others, options, cache_dir)
+        models = open_models(source, others, options, cache_dir)
         signatures = models.signatures
         own = signatures.pop("")
         graph = language_graph(own, name, most_tokens, signatures, attention)

@@ -109,7 +109,7 @@ class ModelFile:
             self._is_stored = True
 
     def tensors(self, key: str) -> Sequence[Tensor]:
-        """Those of the subgraph of a signature."""
+        """The tensors of a signature's subgraph."""
         return self.model.subgraphs[signature_of(self.model, key).subgraph].tensors
 
     @property

@@ -45,7 +45,7 @@ class StepOutput:
 @dataclasses.dataclass
 class _Slot:
     request: Request = dataclasses.field(default_factory=lambda: Request((), 0, SamplingParams()))
-    begin: int = 0  # of the answer, in the tokens of the sequence
+    begin: int = 0  # where the answer begins in the sequence's tokens
     left: int = 0  # how many tokens may follow
 
     @property

@@ -42,7 +42,7 @@ class Places:
 
     @classmethod
     def among(cls, inputs: Collection[str]) -> "Places":
-        """Those among the inputs of a signature."""
+        """The names among the inputs of a signature."""
         names = POSITIONS, MASKS, LOCAL_MASKS, (PARAMS,)
         return cls(*(first(group, inputs) for group in names))
 

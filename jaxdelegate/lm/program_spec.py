@@ -14,7 +14,7 @@ from jaxdelegate.lm.constraints import words
 from jaxdelegate.lm.graph import LanguageGraph, Step, prefill_plan
 from jaxdelegate.lm.sampling_params import SamplingArrays, Variant
 
-MAX_DECODE_STEPS = 32  # of one program, before the host sees their results
+MAX_DECODE_STEPS = 32  # that a program runs before the host sees their results
 
 Array = tuple[tuple[int, ...], np.dtype]  # its shape and dtype
 _INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
@@ -143,7 +143,7 @@ class ProgramSpecs:
         return list(dict.fromkeys(specs))
 
     def length(self, needed: int) -> int:
-        """That of the shortest caches for a number of tokens."""
+        """The length of the shortest caches for a number of tokens."""
         lengths = (n for n in self._graph.cache_lengths if n not in self._excluded)
         return next(n for n in lengths if n >= needed)
 
@@ -153,7 +153,7 @@ class ProgramSpecs:
 
 
 def cache_arrays(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
-    """Those of all slots; of one slot without the axis, which would make XLA copy them."""
+    """The caches of all slots; one slot has no such axis, which would make XLA copy them."""
     ahead = (slots,) if slots > 1 else ()
     return [((*ahead, *graph.shape(name, length)), s.dtype) for name, s in graph.carried.items()]
 

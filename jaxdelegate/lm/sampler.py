@@ -164,7 +164,7 @@ def _recent(places: jax.Array, count: jax.Array, window: jax.Array) -> jax.Array
 
 def _times(answer: jax.Array, counted: jax.Array, vocabulary: int) -> jax.Array:
     """How many times each token appears at the counted places."""
-    places = jnp.where(counted, answer, vocabulary)  # those beyond are dropped
+    places = jnp.where(counted, answer, vocabulary)  # places beyond are dropped
     return jnp.zeros(vocabulary, np.float32).at[places].add(np.float32(1), mode="drop")
 
 

@@ -96,10 +96,10 @@ class Scheduler:
         """
         self._runner, self._stops, self._is_streamed = runner, stops, is_streamed
         self._programs = None if compiler is None else ReadyPrograms(runner, compiler)
-        self._running: dict[int, ActiveRequest] = {}  # those of the last run are the last
+        self._running: dict[int, ActiveRequest] = {}  # the last run's requests are the last
         self._owners: list[Hashable] = [None] * runner.slots
         self._prefilling: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
-        self._next: dict[int, tuple[int, int] | None] = {}  # of these: the next step
+        self._next: dict[int, tuple[int, int] | None] = {}  # the next prefill step of each
         self._active: Sequence[ActiveRequest] = ()  # in the last run
         self._failed: list[ActiveRequest] = []  # since then
         self._is_first = False

@@ -115,7 +115,7 @@ class _Reader:
         self._signatures, self._source, self._others = signatures, source, others
 
     def keys(self, most_tokens: int | None) -> list[str]:
-        """Those of one length of caches: the shortest that is long enough, or the longest."""
+        """The keys for one length of caches: the shortest that is long enough, or the longest."""
         found = {key: m for key in self._signatures if (m := _KEY.fullmatch(key)) is not None}
         lengths = sorted({int(m[3] or 0) for m in found.values()})
         fitting = [n for n in lengths if most_tokens is not None and n >= most_tokens]
