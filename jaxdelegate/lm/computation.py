@@ -34,6 +34,7 @@ from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 Caches = dict[str, jax.Array]
+_SLOT_ARRAYS = len(SlotArrays._fields)
 
 
 class Computation(Compilation):
@@ -233,7 +234,7 @@ class _Traced:
         return (_with_slot(caches, slot, new), *found)
 
     def _decoded(self, params: Any, caches: Caches, *values: Any) -> tuple[Any, ...]:
-        sequences, rest = SlotArrays(*values[:5]), values[5:]
+        sequences, rest = SlotArrays(*values[:_SLOT_ARRAYS]), values[_SLOT_ARRAYS:]
         sampling, limit = SamplingArrays(*rest[:-1]), rest[-1]
         shape = MAX_DECODE_STEPS, self._rows, self._one.length
         found = DecodeOutput(

@@ -10,9 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxdelegate.lm.constraints import words
 from jaxdelegate.lm.graph import LanguageGraph, Step, prefill_plan
-from jaxdelegate.lm.sampling_params import SamplingArrays, Variant
+from jaxdelegate.lm.sampling_params import SamplingParams, Variant
 
 MAX_DECODE_STEPS = 32  # that a program runs before the host sees their results
 
@@ -166,21 +165,10 @@ def arguments(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array
     if spec.kind == "score":  # token, position, targets, lengths
         return [((n,), _INT), ((n,), _INT), ((n, MAX_DECODE_STEPS), _INT), ((n,), _INT)]
     capacity = graph.capacity if spec.variant.has_logits_processors else 0
-    suppressed = graph.vocabulary if spec.variant.has_logits_processors else 0
-    allowed = words(graph.vocabulary) if spec.variant.is_masked else 0
     each = (n,), _INT
     slots = SlotArrays(each, each, each, ((n, capacity), _INT), each)
-    sampling = SamplingArrays(
-        k=((n,), _INT),
-        p=((n,), _FLOAT),
-        temperature=((n,), _FLOAT),
-        seed=((n,), np.dtype(np.uint32)),
-        suppressed=((n, suppressed), _FLOAT),
-        penalties=((n, 3), _FLOAT),
-        window=((n,), _INT),
-        ngram_window=((n,), _INT),
-        allowed=((n, allowed), np.dtype(np.uint32)),
-    )
+    of_one = SamplingParams().arrays(spec.variant, graph.vocabulary)
+    sampling = [((n, *array.shape), array.dtype) for array in of_one]
     # The scalars limit the steps, and name the slot.
     return [*slots, *sampling, scalar, *([scalar] * spec.is_alone)]
 
