@@ -3,6 +3,7 @@
 Semantics: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum}.h.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -148,6 +149,21 @@ def limits(dtype: np.dtype) -> tuple[float, float]:
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Rounding:
+    """A reduction of floats with the kernels' rounding.
+
+    Attributes:
+        in_order: for a CPU in integer mode: dynamic range operators that follow quantize floats on
+            the fly, and a difference in the last bit that moves a value to the next step grows
+            large after a few layers.
+        of_rows: for a few rows of floats by a CPU's delegate.
+    """
+
+    in_order: _Reduce
+    of_rows: _Reduce
+
+
 def _reducer(
     name: str,
     max_version: int,
@@ -156,18 +172,14 @@ def _reducer(
     *,
     compares: bool = False,
     quantized: quantized_reduction.IntegerReduction | None = None,
-    in_order: _Reduce | None = None,
-    of_rows: _Reduce | None = None,
+    rounding: _Rounding | None = None,
     native: mean_cpu_kernel.Native | None = None,
 ) -> OpRule:
     """The rule of a reduction: inputs x and axes, one output.
 
     `compares`: the result is one of the values, so quantized ones need no arithmetic.
-    `quantized`: the arithmetic of quantized values. `in_order`: `reduce` with the kernels'
-    rounding, for a CPU in integer mode: dynamic range operators that follow quantize floats on
-    the fly, and a difference in the last bit that moves a value to the next step grows large
-    after a few layers. `of_rows`: likewise for a few rows of floats by a CPU's delegate. `native`:
-    our CPU kernel's function, if it supports the operator.
+    `quantized`: the arithmetic of quantized values. `native`: our CPU kernel's function, if it
+    supports the operator.
     """
 
     def why_not(op: Op[ReducerOptions]) -> str | None:
@@ -193,8 +205,9 @@ def _reducer(
             return lambda x, _axes: (by_kernel(x).reshape(y.shape),)
         wide = x.dtype if compares else op.context.precision.accumulator(x.dtype)
         is_last = over == (len(x.shape) - 1,) and has_few_rows(op.context, x)
-        ordered = in_order if op.context.follows_kernels else of_rows if is_last else None
-        chosen = ordered or reduce
+        chosen = reduce
+        if rounding is not None and (op.context.follows_kernels or is_last):
+            chosen = rounding.in_order if op.context.follows_kernels else rounding.of_rows
 
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
             return (chosen(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
@@ -210,8 +223,7 @@ MEAN = _reducer(
     _mean,
     FLOATS | INDICES,
     quantized=quantized_reduction.MEAN,
-    in_order=_mean_in_order,
-    of_rows=_mean_of_rows,
+    rounding=_Rounding(_mean_in_order, _mean_of_rows),
     native=mean_cpu_kernel.mean,
 )
 SUM = _reducer(
@@ -220,8 +232,7 @@ SUM = _reducer(
     _sum,
     FLOATS | INDICES,
     quantized=quantized_reduction.SUM,
-    in_order=_sum_in_order,
-    of_rows=_sum_in_order,
+    rounding=_Rounding(_sum_in_order, _sum_in_order),
 )
 REDUCE_PROD = _reducer(
     "REDUCE_PROD", 2, _prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD
