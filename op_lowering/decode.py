@@ -10,7 +10,7 @@ from jaxdelegate.op_lowering.families import option_modules
 from jaxdelegate.op_lowering.fused.options import FusedOptions
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions
-from jaxdelegate.op_lowering.records.operator import OperatorRecord
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, Scaling
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 
 
@@ -37,13 +37,14 @@ _BUILTIN = {
     for name, record in OPERATORS.items()
     if not issubclass(record.options, CustomOptions | FusedOptions)
 }
+# Tables without fields are not in it: their operators have NoOptions.
 _TABLES = {r.options.__name__: r.options for r in _BUILTIN.values() if r.options is not NoOptions}
 
 
 def record_of(operator: str) -> OperatorRecord:
     """The record of an operator; for an unknown one, the defaults."""
     return OPERATORS.get(operator) or OperatorRecord(
-        operator, CustomOptions, cost=costs.unknown, ignores_scales=frozenset()
+        operator, CustomOptions, cost=costs.unknown, scales=Scaling(ignored=frozenset())
     )
 
 
@@ -93,7 +94,7 @@ def decode(table_name: str, table: Any) -> Options:
     for name, accessor, hint in _accessors(table_name):
         if hasattr(table, accessor):  # an older ai-edge-litert knows fewer fields
             values[name] = _value(table, accessor, hint)
-    return _TABLES[table_name](**values)
+    return _TABLES.get(table_name, NoOptions)(**values)
 
 
 @functools.cache
@@ -101,7 +102,7 @@ def _accessors(table_name: str) -> tuple[tuple[str, str, Any], ...]:
     """Each field, its generated accessor, `stride_w` -> `StrideW`, and its type."""
     return tuple(
         (f.name, "".join(map(str.capitalize, f.name.split("_"))), f.type)
-        for f in dataclasses.fields(_TABLES[table_name])
+        for f in dataclasses.fields(_TABLES.get(table_name, NoOptions))
     )
 
 

@@ -38,7 +38,7 @@ def functions() -> Iterator[tuple[str, str, Callable[..., object] | None, int]]:
     """Operator, field of its record, function, and the position of the options parameter."""
     for name, record in OPERATORS.items():
         yield name, "cost", record.cost, 0
-        yield name, "channels", record.channels, 0
+        yield name, "channels", record.product and record.product.channels, 0
     for name, rule in (RULES | FUSED).items():
         yield name, "why_not", rule.why_not, 0
         yield name, "lower", rule.lower, 0

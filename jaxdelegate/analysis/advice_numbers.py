@@ -60,7 +60,7 @@ def float16_sums(graph: Graph) -> Iterator[Finding]:
     found: list[tuple[int, int]] = []
     for node in graph.nodes:
         if (
-            record_of(node.name).float16 is Float16.SUM
+            record_of(node.name).precision.float16 is Float16.SUM
             and not node.is_constant
             and _is_float(node.inputs[0])
         ):
@@ -103,7 +103,7 @@ def float16_growth(graph: Graph) -> Iterator[Finding]:
     indices = tuple(
         node.index
         for node in graph.nodes
-        if record_of(node.name).float16 is Float16.GROWTH
+        if record_of(node.name).precision.float16 is Float16.GROWTH
         and not node.is_constant
         and _is_float(node.outputs[0])
     )
@@ -128,11 +128,13 @@ def tensor_core_channels(graph: Graph) -> Iterator[Finding]:
     waste: dict[int, float] = {}
     channels: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
-        flops, count = graph.costs[node.index].flops, record_of(node.name).channels
-        if count is None or not flops:
+        flops, product = graph.costs[node.index].flops, record_of(node.name).product
+        if product is None or product.channels is None or not flops:
             continue
         try:
-            channels[node.index] = count(node.operator.options, node.inputs, node.outputs)
+            channels[node.index] = product.channels(
+                node.operator.options, node.inputs, node.outputs
+            )
         except (IndexError, ValueError):
             continue
         step = 16 if node.inputs[0].dtype.itemsize == 1 else 8

@@ -8,27 +8,21 @@ from typing import Any
 from jaxdelegate.op_lowering.options import OPERATORS, Options, options_class
 from jaxdelegate.op_lowering.records.c_struct import Kind
 
-# Fields of schema.fbs that the structs do not have: they keep their defaults.
-MISSING_FIELDS: dict[str, tuple[str, ...]] = {
-    "FULLY_CONNECTED": ("quant_spec",),
-    "STABLEHLO_COMPOSITE": ("composite_attributes_format",),
-}
-
 
 def decode(operator: str, address: int | None, rank: int = 0) -> Options:
     """A builtin operator's options, copied from `node->builtin_data` at `address`.
 
-    The address is None if the interpreter has no struct. `rank` is that of the first input, for
-    lists whose length is not stored. A ValueError if the interpreter does not expose these options,
-    or a number is unknown.
+    The address is None if the interpreter has no struct. A field that the struct does not have
+    keeps its default. `rank` is that of the first input, for lists whose length is not stored. A
+    ValueError if the interpreter does not expose these options, or a number is unknown.
     """
     cls = options_class(operator)
-    if not address or not (operator in OPERATORS and OPERATORS[operator].struct):
-        if dataclasses.fields(cls):
-            raise ValueError(f"stock interpreters do not expose the options of {operator}")
+    if not dataclasses.fields(cls):
         return cls()
-    fields = {}
     members = _members(operator)
+    if not address or not members.fields:
+        raise ValueError(f"stock interpreters do not expose the options of {operator}")
+    fields = {}
     struct = members.struct.from_address(address)
     for name, kind, at in members.fields:
         values = [getattr(struct, f"m{i}") for i in at]
@@ -51,10 +45,9 @@ class _Members:
 
 @functools.cache
 def _members(operator: str) -> _Members:
-    layout = OPERATORS[operator].struct or {}
     members: list[Any] = []
     fields = []
-    for name, kind in layout.items():
+    for name, kind in OPERATORS[operator].members.items():
         fields.append((name, kind, range(len(members), len(members) + len(kind.ctypes))))
         members += kind.ctypes
     names = {"_fields_": [(f"m{i}", ctype) for i, ctype in enumerate(members)]}

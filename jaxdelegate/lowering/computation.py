@@ -111,7 +111,7 @@ class LoweredPartition:
     def has_integer_products(self) -> bool:
         """Whether an operator multiplies matrices of integers."""
         products = (
-            step.operator for step in self.operators if record_of(step.operator.name).multiplies
+            step.operator for step in self.operators if record_of(step.operator.name).product
         )
         read = (i for operator in products for i in operator.inputs if i in self.specs)
         return any(self.specs[i].is_quantized for i in read)

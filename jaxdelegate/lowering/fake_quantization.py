@@ -64,7 +64,7 @@ def _in_blocks(spec: TensorSpec) -> bool:
 
 def _may_have_channels(operator: str) -> bool:
     """Whether an operator converts or moves values: others combine channels, and have biases."""
-    return operator in _CONVERSIONS or record_of(operator).result is Result.MOVED
+    return operator in _CONVERSIONS or record_of(operator).precision.result is Result.MOVED
 
 
 def _has_channels(spec: TensorSpec | None) -> bool:

@@ -63,10 +63,10 @@ def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) ->
     """`passing` and tensors that operators read unrounded, also through operators that move."""
     found = set(passing)
     for operator in reversed(operators):
-        moves_one = record_of(operator.name).result is Result.MOVED and any(
+        moves_one = record_of(operator.name).precision.result is Result.MOVED and any(
             i in found for i in operator.outputs
         )
-        if record_of(operator.name).reads_unrounded or moves_one:
+        if record_of(operator.name).precision.reads_unrounded or moves_one:
             found.update(operator.inputs)
     return found
 
@@ -74,9 +74,9 @@ def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) ->
 def _yields_reduced(
     operator: Operator, specs: Mapping[int, TensorSpec], reduced: AbstractSet[int]
 ) -> bool:
-    if record_of(operator.name).result is Result.REDUCED:
+    if record_of(operator.name).precision.result is Result.REDUCED:
         return True
-    if record_of(operator.name).result is not Result.MOVED:
+    if record_of(operator.name).precision.result is not Result.MOVED:
         return False
     read = [i for i in operator.inputs if i >= 0 and _is_float32(specs.get(i))]
     return all(i in reduced or specs[i].const is not None for i in read)
@@ -100,7 +100,7 @@ def stored(
         return finite(value, FLOAT32) if _is_float32(specs.get(index)) else value
     if moves_reduced(operator, specs, reduced):
         return value.astype(dtype)  # without a clamp, XLA removes both conversions
-    is_product = record_of(operator.name).multiplies
+    is_product = record_of(operator.name).product is not None
     return downcast(value, dtype, exactly=policy.rounds_exactly, infinities=not is_product)
 
 
@@ -108,7 +108,7 @@ def moves_reduced(
     operator: Operator, specs: Mapping[int, TensorSpec], reduced: Mapping[int, np.dtype]
 ) -> bool:
     """Whether an operator only moves values of tensors in reduced precision."""
-    if record_of(operator.name).result is not Result.MOVED:
+    if record_of(operator.name).precision.result is not Result.MOVED:
         return False
     floats = [i for i in operator.inputs if i >= 0 and specs[i].dtype == FLOAT32]
     return all(i in reduced for i in floats)
@@ -130,7 +130,7 @@ def unfit_constants(
     policy: PrecisionPolicy, operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> dict[int, str]:
     """Constants that stay float32 although the policy stores constants reduced, with reasons."""
-    operands = {i for op in operators if record_of(op.name).multiplies for i in op.inputs[:2]}
+    operands = {i for op in operators if record_of(op.name).product for i in op.inputs[:2]}
     reasons = {}
     for index in sorted({i for op in operators for i in op.inputs if i >= 0}):
         const = specs[index].const

@@ -61,7 +61,9 @@ def _bound(
         return min(end, _of_sums(convolution, operator, specs, bounds))
     if operator.name == "ADD":
         return min(end, sum(read))
-    is_moved = operator.name in _AVERAGES or record_of(operator.name).result is Result.MOVED
+    is_moved = (
+        operator.name in _AVERAGES or record_of(operator.name).precision.result is Result.MOVED
+    )
     return min(end, max(read, default=math.inf) if is_moved else math.inf)
 
 

@@ -39,9 +39,10 @@ _AXES: dict[str, tuple[int, int | None]] = {
 
 
 def _product(operator: str, units: int, depth: int | None) -> Product:
-    positions = record_of(operator).bias
-    assert positions is not None  # all of these take a bias
-    x, filter_, bias = positions
+    product = record_of(operator).product
+    assert product is not None
+    assert product.bias is not None  # all of these take a bias
+    x, filter_, bias = product.bias
     return Product(x=x, filter=filter_, bias=bias, units=units, depth=depth)
 
 

@@ -131,16 +131,18 @@ class _Found:
         self._fix(self._quantized(s, operator.intermediates), label)
         if called_subgraphs(operator.options):
             self._call(s, operator, touched, label)
-        elif record.scales is Scales.EQUAL:
+        elif record.scales.chosen is Scales.EQUAL:
             self.tie(touched, label)
-        elif all(self._tensor(place).dtype in record.ignores_scales for place in touched):
+        elif all(self._tensor(place).dtype in record.scales.ignored for place in touched):
             self._fix(touched, label)  # its integer inputs have the file's scale
-        elif record.scales is Scales.OF_INPUTS:
+        elif record.scales.chosen is Scales.OF_INPUTS:
             self._fix(results, label)
-        elif record.scales is Scales.OF_KERNEL or self._wants_powers_of_two(operator, touched):
+        elif record.scales.chosen is Scales.OF_KERNEL or self._wants_powers_of_two(
+            operator, touched
+        ):
             self._fix(touched, label)
-        if record.bias is not None:
-            self._add_bias(s, operator, record.bias, label)
+        if record.product is not None and record.product.bias is not None:
+            self._add_bias(s, operator, record.product.bias, label)
 
     def tie(self, places: Sequence[Place], label: str | None = None) -> None:
         """Record that these have one scale, except those whose scales differ in the file."""

@@ -21,11 +21,7 @@ from ai_edge_litert.schema_py_generated import BuiltinOperator
 
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator, Subgraph
-from jaxdelegate.op_lowering.options import (
-    ConcatenationOptions,
-    DynamicUpdateSliceOptions,
-    why_not_alike,
-)
+from jaxdelegate.op_lowering.options import ConcatenationOptions, NoOptions, why_not_alike
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 _EMPTY, _RESERVE = "FlexEmptyTensorList", "FlexTensorListReserve"
@@ -92,7 +88,7 @@ def list_update(
         builtin_code=int(BuiltinOperator.DYNAMIC_UPDATE_SLICE),
         version=1,
         inputs=(items, element, size),
-        options=DynamicUpdateSliceOptions(),
+        options=NoOptions(),
     )
 
 

@@ -6,11 +6,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.activation import quantized
-from jaxdelegate.op_lowering.activation.options import (
-    GeluOptions,
-    HardSwishOptions,
-    LeakyReluOptions,
-)
+from jaxdelegate.op_lowering.activation.options import GeluOptions, LeakyReluOptions
 from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, relu, scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, binary, pointwise, unary
@@ -70,7 +66,7 @@ RELU_0_TO_1 = unary(
 LOGISTIC = unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC)
 TANH = unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH)
 ELU = unary("ELU", NoOptions, 1, _derived_elu, integer=quantized.ELU)
-HARD_SWISH = unary("HARD_SWISH", HardSwishOptions, 1, hard_swish, integer=quantized.HARD_SWISH)
+HARD_SWISH = unary("HARD_SWISH", NoOptions, 1, hard_swish, integer=quantized.HARD_SWISH)
 LEAKY_RELU = pointwise(
     "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, FLOATS, integer=quantized.LEAKY_RELU
 )

@@ -5,12 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.cast.options import (
-    CastOptions,
-    DequantizeOptions,
-    FakeQuantOptions,
-    QuantizeOptions,
-)
+from jaxdelegate.op_lowering.cast.options import CastOptions, FakeQuantOptions
 from jaxdelegate.op_lowering.common.derivatives import straight_through, underivable
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
@@ -34,6 +29,7 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_symmetric,
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -129,7 +125,7 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -
     )
 
 
-def _why_not_dequantize(op: Op[DequantizeOptions]) -> str | None:
+def _why_not_dequantize(op: Op[NoOptions]) -> str | None:
     x = op.inputs[0]
     return first_reason(
         why_not_count(op.inputs, 1),
@@ -138,7 +134,7 @@ def _why_not_dequantize(op: Op[DequantizeOptions]) -> str | None:
     )
 
 
-def _lower_dequantize(op: Op[DequantizeOptions]) -> Function:
+def _lower_dequantize(op: Op[NoOptions]) -> Function:
     spec, dtype = op.inputs[0], op.outputs[0].dtype
 
     def dequantize(x: jax.Array) -> tuple[jax.Array]:
@@ -149,7 +145,7 @@ def _lower_dequantize(op: Op[DequantizeOptions]) -> Function:
     return dequantize
 
 
-def _why_not_quantize(op: Op[QuantizeOptions]) -> str | None:
+def _why_not_quantize(op: Op[NoOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     if x.dtype in INTEGERS | PACKED:
         return first_reason(why_not_count(op.inputs, 1), _why_not_requantize(x, y))
@@ -172,7 +168,7 @@ def _why_not_requantize(x: TensorSpec, y: TensorSpec) -> str | None:
     )
 
 
-def _lower_quantize(op: Op[QuantizeOptions]) -> Function:
+def _lower_quantize(op: Op[NoOptions]) -> Function:
     x, y = op.inputs[0], op.outputs[0]
     target, dtype = quantization_of(y), y.dtype
     if x.dtype not in INTEGERS:
@@ -217,7 +213,7 @@ def _lower_fake_quant(op: Op[FakeQuantOptions]) -> Function:
 CAST = OpRule("CAST", CastOptions, 9, _why_not_cast, _lower_cast)
 DEQUANTIZE = OpRule(
     "DEQUANTIZE",
-    DequantizeOptions,
+    NoOptions,
     9,
     _why_not_dequantize,
     _lower_dequantize,
@@ -225,7 +221,7 @@ DEQUANTIZE = OpRule(
 )
 QUANTIZE = OpRule(
     "QUANTIZE",
-    QuantizeOptions,
+    NoOptions,
     6,
     _why_not_quantize,
     _lower_quantize,

@@ -18,20 +18,8 @@ from jaxdelegate.op_lowering.common.pointwise import (
     why_not_one_shape,
     why_not_stored,
 )
-from jaxdelegate.op_lowering.comparison.options import (
-    EqualOptions,
-    GreaterEqualOptions,
-    GreaterOptions,
-    LessEqualOptions,
-    LessOptions,
-    LogicalAndOptions,
-    LogicalNotOptions,
-    LogicalOrOptions,
-    NotEqualOptions,
-    SelectOptions,
-    SelectV2Options,
-)
 from jaxdelegate.op_lowering.elementwise import quantized
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, OptionsT, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape
 
@@ -49,23 +37,21 @@ def _comparison(
     return binary(name, options, version, function, dtypes=dtypes, results=BOOLS, integer=integer)
 
 
-EQUAL = _comparison("EQUAL", EqualOptions, 5, jnp.equal, quantized.EQUAL, _VALUES)
-NOT_EQUAL = _comparison(
-    "NOT_EQUAL", NotEqualOptions, 4, jnp.not_equal, quantized.NOT_EQUAL, _VALUES
-)
-LESS = _comparison("LESS", LessOptions, 3, jnp.less, quantized.LESS)
-LESS_EQUAL = _comparison("LESS_EQUAL", LessEqualOptions, 2, jnp.less_equal, quantized.LESS_EQUAL)
-GREATER = _comparison("GREATER", GreaterOptions, 2, jnp.greater, quantized.GREATER)
+EQUAL = _comparison("EQUAL", NoOptions, 5, jnp.equal, quantized.EQUAL, _VALUES)
+NOT_EQUAL = _comparison("NOT_EQUAL", NoOptions, 4, jnp.not_equal, quantized.NOT_EQUAL, _VALUES)
+LESS = _comparison("LESS", NoOptions, 3, jnp.less, quantized.LESS)
+LESS_EQUAL = _comparison("LESS_EQUAL", NoOptions, 2, jnp.less_equal, quantized.LESS_EQUAL)
+GREATER = _comparison("GREATER", NoOptions, 2, jnp.greater, quantized.GREATER)
 GREATER_EQUAL = _comparison(
-    "GREATER_EQUAL", GreaterEqualOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL
+    "GREATER_EQUAL", NoOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL
 )
 
-LOGICAL_AND = binary("LOGICAL_AND", LogicalAndOptions, 1, jnp.logical_and, dtypes=BOOLS)
-LOGICAL_OR = binary("LOGICAL_OR", LogicalOrOptions, 1, jnp.logical_or, dtypes=BOOLS)
-LOGICAL_NOT = unary("LOGICAL_NOT", LogicalNotOptions, 1, jnp.logical_not, dtypes=BOOLS)
+LOGICAL_AND = binary("LOGICAL_AND", NoOptions, 1, jnp.logical_and, dtypes=BOOLS)
+LOGICAL_OR = binary("LOGICAL_OR", NoOptions, 1, jnp.logical_or, dtypes=BOOLS)
+LOGICAL_NOT = unary("LOGICAL_NOT", NoOptions, 1, jnp.logical_not, dtypes=BOOLS)
 
 
-def _why_not_choice(op: Op[SelectOptions] | Op[SelectV2Options]) -> str | None:
+def _why_not_choice(op: Op[NoOptions]) -> str | None:
     condition, x, y = op.inputs[:3]
     return first_reason(
         why_not_count(op.inputs, 3),
@@ -76,7 +62,7 @@ def _why_not_choice(op: Op[SelectOptions] | Op[SelectV2Options]) -> str | None:
     )
 
 
-def _why_not_select(op: Op[SelectOptions]) -> str | None:
+def _why_not_select(op: Op[NoOptions]) -> str | None:
     condition, x, y = op.inputs[:3]
     fits = condition.shape in (x.shape, (), x.shape[:1]) or _is_one(condition.shape, x.shape)
     return first_reason(
@@ -90,7 +76,7 @@ def _is_one(*shapes: Shape) -> bool:
     return all(n == 1 for shape in shapes for n in shape)
 
 
-def _lower_select(op: Op[SelectOptions]) -> Function:
+def _lower_select(op: Op[NoOptions]) -> Function:
     """A condition of rank 1 aligns with the first dimension, not the last: it selects rows."""
     condition, x = op.inputs[:2]
     wide = condition.shape + (1,) * (len(x.shape) - len(condition.shape))
@@ -102,11 +88,11 @@ def _lower_select(op: Op[SelectOptions]) -> Function:
     return select
 
 
-def _why_not_select_v2(op: Op[SelectV2Options]) -> str | None:
+def _why_not_select_v2(op: Op[NoOptions]) -> str | None:
     return first_reason(_why_not_choice(op), why_not_broadcast(*(s.shape for s in op.inputs[:3])))
 
 
-def _lower_select_v2(_op: Op[SelectV2Options]) -> Function:
+def _lower_select_v2(_op: Op[NoOptions]) -> Function:
     def select_v2(*arrays: jax.Array) -> tuple[jax.Array]:
         condition, x, y = align_ranks(*arrays)
         return (jnp.where(condition, x, y),)
@@ -114,8 +100,8 @@ def _lower_select_v2(_op: Op[SelectV2Options]) -> Function:
     return select_v2
 
 
-SELECT = OpRule("SELECT", SelectOptions, 4, _why_not_select, _lower_select, arity=3)
-SELECT_V2 = OpRule("SELECT_V2", SelectV2Options, 2, _why_not_select_v2, _lower_select_v2, arity=3)
+SELECT = OpRule("SELECT", NoOptions, 4, _why_not_select, _lower_select, arity=3)
+SELECT_V2 = OpRule("SELECT_V2", NoOptions, 2, _why_not_select_v2, _lower_select_v2, arity=3)
 
 RULES = table(
     EQUAL,

@@ -3,46 +3,37 @@
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import CustomOptionsFormat
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
+from jaxdelegate.op_lowering.records.operator import (
+    OperatorRecord,
+    table,
+)
 from jaxdelegate.op_lowering.records.record import Record
 
 
 class CallOptions(Record):
-    """Table `CallOptions`: CALL."""
-
     subgraph: int = 0
 
 
 class IfOptions(Record):
-    """Table `IfOptions`: IF."""
-
     then_subgraph_index: int = 0
     else_subgraph_index: int = 0
 
 
 class WhileOptions(Record):
-    """Table `WhileOptions`: WHILE."""
-
     cond_subgraph_index: int = 0
     body_subgraph_index: int = 0
 
 
 class CallOnceOptions(Record):
-    """Table `CallOnceOptions`: CALL_ONCE."""
-
     init_subgraph_index: int = 0
 
 
 class StablehloWhileOptions(Record):
-    """Table `StablehloWhileOptions`: STABLEHLO_WHILE."""
-
     cond_subgraph_index: int = 0
     body_subgraph_index: int = 0
 
 
 class StableHLOCompositeOptions(Record):
-    """Table `StableHLOCompositeOptions`: STABLEHLO_COMPOSITE."""
-
     name: str = ""
     decomposition_subgraph_index: int = 0
     composite_attributes: bytes = b""
@@ -51,22 +42,13 @@ class StableHLOCompositeOptions(Record):
 
 
 class StablehloCaseOptions(Record):
-    """Table `StablehloCaseOptions`: STABLEHLO_CASE."""
-
     branch_subgraph_indices: tuple[int, ...] = ()
 
 
 RECORDS = table(
     OperatorRecord("CALL", CallOptions, cost=costs.call, struct=c.NOT_HANDED_OUT),
-    OperatorRecord(
-        "CALL_ONCE", CallOnceOptions, cost=costs.once, struct={"init_subgraph_index": c.INT}
-    ),
-    OperatorRecord(
-        "IF",
-        IfOptions,
-        cost=costs.if_,
-        struct={"then_subgraph_index": c.INT, "else_subgraph_index": c.INT},
-    ),
+    OperatorRecord("CALL_ONCE", CallOnceOptions, cost=costs.once),
+    OperatorRecord("IF", IfOptions, cost=costs.if_),
     OperatorRecord(
         "STABLEHLO_CASE",
         StablehloCaseOptions,
@@ -77,20 +59,13 @@ RECORDS = table(
         "STABLEHLO_COMPOSITE",
         StableHLOCompositeOptions,
         cost=costs.composite,
-        struct={
-            "name": c.TEXT,
-            "decomposition_subgraph_index": c.INT,
-            "version": c.INT,
-            "composite_attributes": c.BYTES,
-        },
+        struct=c.members(
+            StableHLOCompositeOptions,
+            *("name", "decomposition_subgraph_index", "version", "composite_attributes"),
+        ),
     ),
     OperatorRecord(
         "STABLEHLO_WHILE", StablehloWhileOptions, cost=costs.loop, struct=c.NOT_HANDED_OUT
     ),
-    OperatorRecord(
-        "WHILE",
-        WhileOptions,
-        cost=costs.loop,
-        struct={"cond_subgraph_index": c.INT, "body_subgraph_index": c.INT},
-    ),
+    OperatorRecord("WHILE", WhileOptions, cost=costs.loop),
 )

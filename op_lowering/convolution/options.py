@@ -8,14 +8,18 @@ from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
-from jaxdelegate.op_lowering.records.operator import Batch, OperatorRecord, Result, Scales, table
+from jaxdelegate.op_lowering.records.operator import (
+    FREE,
+    Batch,
+    Product,
+    sums_products,
+    table,
+)
 from jaxdelegate.op_lowering.records.record import Options, Record
 from jaxdelegate.op_lowering.spec import Specs
 
 
 class Conv2DOptions(Record):
-    """Table `Conv2DOptions`: CONV_2D."""
-
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -26,8 +30,6 @@ class Conv2DOptions(Record):
 
 
 class DepthwiseConv2DOptions(Record):
-    """Table `DepthwiseConv2DOptions`: DEPTHWISE_CONV_2D."""
-
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -57,8 +59,6 @@ def explicit_pads(options: Options) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 class TransposeConvOptions(Record):
-    """Table `TransposeConvOptions`: TRANSPOSE_CONV."""
-
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -67,8 +67,6 @@ class TransposeConvOptions(Record):
 
 
 class Conv3DOptions(Record):
-    """Table `Conv3DOptions`: CONV_3D, CONV_3D_TRANSPOSE."""
-
     padding: Padding = Padding.SAME
     stride_d: int = 0
     stride_w: int = 0
@@ -103,88 +101,56 @@ class Convolution2DTransposeBiasOptions(CustomOptions):
         return cls(data, Padding(padding - 1), stride_w, stride_h)
 
 
+# TfLiteConv3DParams has another order.
+_CONV_3D_MEMBERS = c.members(
+    Conv3DOptions,
+    *("padding", "stride_w", "stride_h", "stride_d"),
+    *("dilation_w_factor", "dilation_h_factor", "dilation_d_factor", "fused_activation_function"),
+)
+
 RECORDS = table(
-    OperatorRecord(
+    sums_products(
         "CONV_2D",
         Conv2DOptions,
         cost=costs.convolution,
-        struct={
-            "padding": c.PADDING,
-            "stride_w": c.INT,
-            "stride_h": c.INT,
-            "fused_activation_function": c.ACTIVATION,
-            "dilation_w_factor": c.INT,
-            "dilation_h_factor": c.INT,
-            "quantized_bias_type": c.TYPE,
-        },
-        multiplies=True,
-        result=Result.REDUCED,
         materializes_integers=True,
         batch=Batch.FIRST_INPUT,
         reads_uint8_as_int8=True,
-        channels=convolution_channels,
-        scales=Scales.FREE,
-        bias=(0, 1, 2),
+        product=Product(convolution_channels, bias=(0, 1, 2)),
+        scales=FREE,
     ),
-    OperatorRecord(
+    sums_products(
         "CONV_3D",
         Conv3DOptions,
         cost=costs.convolution_3d,
-        struct=c.CONV_3D,
-        multiplies=True,
-        result=Result.REDUCED,
-        scales=Scales.FREE,
-        bias=(0, 1, 2),
+        struct=_CONV_3D_MEMBERS,
+        product=Product(bias=(0, 1, 2)),
+        scales=FREE,
     ),
-    OperatorRecord(
+    sums_products(
         "CONV_3D_TRANSPOSE",
         Conv3DOptions,
         cost=costs.transpose_convolution_3d,
-        struct=c.CONV_3D,
-        multiplies=True,
-        result=Result.REDUCED,
+        struct=_CONV_3D_MEMBERS,
     ),
-    OperatorRecord(
+    sums_products(
         "Convolution2DTransposeBias",
         Convolution2DTransposeBiasOptions,
         cost=costs.transpose_convolution_bias,
-        multiplies=True,
-        result=Result.REDUCED,
     ),
-    OperatorRecord(
+    sums_products(
         "DEPTHWISE_CONV_2D",
         DepthwiseConv2DOptions,
         cost=costs.depthwise,
-        struct={
-            "padding": c.PADDING,
-            "stride_w": c.INT,
-            "stride_h": c.INT,
-            "depth_multiplier": c.INT,
-            "fused_activation_function": c.ACTIVATION,
-            "dilation_w_factor": c.INT,
-            "dilation_h_factor": c.INT,
-        },
-        multiplies=True,
-        result=Result.REDUCED,
         batch=Batch.FIRST_INPUT,
-        scales=Scales.FREE,
-        bias=(0, 1, 2),
+        product=Product(bias=(0, 1, 2)),
+        scales=FREE,
     ),
-    OperatorRecord(
+    sums_products(
         "TRANSPOSE_CONV",
         TransposeConvOptions,
         cost=costs.transpose_convolution,
-        struct={
-            "padding": c.PADDING,
-            "stride_w": c.INT,
-            "stride_h": c.INT,
-            "fused_activation_function": c.ACTIVATION,
-            "quantized_bias_type": c.TYPE,
-        },
-        multiplies=True,
-        result=Result.REDUCED,
-        channels=convolution_channels,
-        scales=Scales.FREE,
-        bias=(2, 1, 3),
+        product=Product(convolution_channels, bias=(2, 1, 3)),
+        scales=FREE,
     ),
 )

@@ -6,7 +6,11 @@ import numpy as np
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import FlexbufferOptions
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
+from jaxdelegate.op_lowering.records.operator import (
+    UNROUNDED,
+    OperatorRecord,
+    table,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,22 +70,16 @@ RECORDS = table(
         "Landmarks2TransformMatrix",
         LandmarksToMatrixOptions,
         cost=costs.per_input,
-        reads_unrounded=True,
+        precision=UNROUNDED,
     ),
     OperatorRecord(
         "NumericVerify", NumericVerifyOptions, cost=costs.elementwise, writes=np.dtype(np.float32)
     ),
     OperatorRecord(
-        "TransformLandmarks",
-        TransformLandmarksOptions,
-        cost=costs.per_input,
-        reads_unrounded=True,
+        "TransformLandmarks", TransformLandmarksOptions, cost=costs.per_input, precision=UNROUNDED
     ),
     OperatorRecord(
-        "TransformTensorBilinear",
-        TransformTensorOptions,
-        cost=costs.bilinear,
-        reads_unrounded=True,
+        "TransformTensorBilinear", TransformTensorOptions, cost=costs.bilinear, precision=UNROUNDED
     ),
     OperatorRecord("aeq.hadamard_rotation", HadamardRotationOptions, cost=costs.hadamard),
 )

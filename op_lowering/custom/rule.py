@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.cast.options import DequantizeOptions
 from jaxdelegate.op_lowering.cast.rule import DEQUANTIZE
 from jaxdelegate.op_lowering.custom.options import HadamardRotationOptions, NumericVerifyOptions
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 
 
@@ -29,8 +29,8 @@ def _is_viewed(op: Op[NumericVerifyOptions]) -> bool:
     return op.context.quant_mode == "float_view" and op.inputs[0].dtype == np.float32
 
 
-def _dequantize(op: Op[NumericVerifyOptions]) -> Op[DequantizeOptions]:
-    return Op(op.context, DequantizeOptions(), op.inputs[:1], op.outputs)
+def _dequantize(op: Op[NumericVerifyOptions]) -> Op[NoOptions]:
+    return Op(op.context, NoOptions(), op.inputs[:1], op.outputs)
 
 
 def _lower_numeric_verify(op: Op[NumericVerifyOptions]) -> Function:

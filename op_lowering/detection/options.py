@@ -4,16 +4,11 @@ import dataclasses
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import FlexbufferOptions
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
-from jaxdelegate.op_lowering.records.record import Record
-
-
-class NonMaxSuppressionV4Options(Record):
-    """Table `NonMaxSuppressionV4Options`: NON_MAX_SUPPRESSION_V4."""
-
-
-class NonMaxSuppressionV5Options(Record):
-    """Table `NonMaxSuppressionV5Options`: NON_MAX_SUPPRESSION_V5."""
+from jaxdelegate.op_lowering.records.operator import (
+    UNROUNDED,
+    OperatorRecord,
+    table,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +39,13 @@ class PosenetDecoderOptions(FlexbufferOptions):
 
 
 RECORDS = table(
-    *(
-        OperatorRecord(name, options, cost=costs.suppression, reads_unrounded=True)
-        for name, options in (
-            ("NON_MAX_SUPPRESSION_V4", NonMaxSuppressionV4Options),
-            ("NON_MAX_SUPPRESSION_V5", NonMaxSuppressionV5Options),
-        )
-    ),
+    OperatorRecord("NON_MAX_SUPPRESSION_V4", cost=costs.suppression, precision=UNROUNDED),
+    OperatorRecord("NON_MAX_SUPPRESSION_V5", cost=costs.suppression, precision=UNROUNDED),
+    OperatorRecord("PosenetDecoderOp", PosenetDecoderOptions, cost=costs.host_work),
     OperatorRecord(
         "TFLite_Detection_PostProcess",
         DetectionPostProcessOptions,
         cost=costs.detection,
-        reads_unrounded=True,
+        precision=UNROUNDED,
     ),
-    OperatorRecord("PosenetDecoderOp", PosenetDecoderOptions, cost=costs.host_work),
 )

@@ -14,12 +14,8 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor
-from jaxdelegate.op_lowering.detection.options import (
-    DetectionPostProcessOptions,
-    NonMaxSuppressionV4Options,
-    NonMaxSuppressionV5Options,
-)
-from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.detection.options import DetectionPostProcessOptions
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.reduction.rule import why_not_count
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -336,10 +332,10 @@ def _select(
 
 
 NON_MAX_SUPPRESSION_V4 = OpRule(
-    "NON_MAX_SUPPRESSION_V4", NonMaxSuppressionV4Options, 1, _why_not_nms, _lower_nms, arity=5
+    "NON_MAX_SUPPRESSION_V4", NoOptions, 1, _why_not_nms, _lower_nms, arity=5
 )
 NON_MAX_SUPPRESSION_V5 = OpRule(
-    "NON_MAX_SUPPRESSION_V5", NonMaxSuppressionV5Options, 1, _why_not_nms, _lower_nms, arity=6
+    "NON_MAX_SUPPRESSION_V5", NoOptions, 1, _why_not_nms, _lower_nms, arity=6
 )
 
 RULES = table(DETECTION_POSTPROCESS, NON_MAX_SUPPRESSION_V4, NON_MAX_SUPPRESSION_V5)

@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.elementwise import reference_quantized as quantized
-from jaxdelegate.op_lowering.elementwise.options import BitcastOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Folds, Kernel, Run, broadcast_shape, same_shape
 from jaxdelegate.reference.pointwise import by_scale, elementwise, reject_quantized, widen
@@ -160,7 +160,7 @@ def zeros_like(_options: object, inputs: Specs, outputs: Specs, _x: Array | None
 # ---- BITCAST
 
 
-def bitcast(_o: BitcastOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+def bitcast(_o: NoOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """Read the bytes as another dtype; a wider element splits into a new last dimension."""
     shape = _bitcast_shape(x.shape, x.dtype, outputs[0].dtype)
     flat = np.frombuffer(np.ascontiguousarray(x).tobytes(), outputs[0].dtype)

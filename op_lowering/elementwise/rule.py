@@ -36,27 +36,10 @@ from jaxdelegate.op_lowering.common.quantization import zero_point_of
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.elementwise import quantized
 from jaxdelegate.op_lowering.elementwise.options import (
-    AbsOptions,
-    AddNOptions,
     AddOptions,
-    ATan2Options,
-    BitcastOptions,
-    BitwiseXorOptions,
-    CosOptions,
     DivOptions,
-    ExpOptions,
-    FloorDivOptions,
-    FloorModOptions,
-    MaximumMinimumOptions,
     MulOptions,
-    NegOptions,
-    PowOptions,
-    RightShiftOptions,
-    SignOptions,
-    SquaredDifferenceOptions,
-    SquareOptions,
     SubOptions,
-    ZerosLikeOptions,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
@@ -122,12 +105,16 @@ def _divide(x: jax.Array, y: jax.Array) -> jax.Array:
     return x / jnp.where(jnp.isnan(x), x, y)
 
 
+def _why_not_integer_zero(op: Op[Options]) -> str | None:
+    """DIV and FLOOR_MOD of integers fail at a zero divisor."""
+    return _why_not_zero(op) if op.inputs[1].dtype in INTEGERS else None
+
+
 def _why_not_zero(op: Op[Options]) -> str | None:
-    """Integer DIV, FLOOR_MOD and every FLOOR_DIV fail at a zero divisor."""
+    """FLOOR_DIV fails at a zero divisor of any dtype."""
     divisor = op.inputs[1]
-    stops = divisor.dtype in INTEGERS or isinstance(op.options, FloorDivOptions)
     zero = zero_point_of(divisor) if divisor.is_quantized else 0
-    if stops and divisor.const is not None and not np.all(divisor.const != zero):
+    if divisor.const is not None and not np.all(divisor.const != zero):
         return f"{divisor.name!r} holds a zero: LiteRT stops with an error on that division"
     return None
 
@@ -135,7 +122,7 @@ def _why_not_zero(op: Op[Options]) -> str | None:
 ADD = _activated("ADD", AddOptions, 6, jnp.add, quantized.ADD)
 SUB = _activated("SUB", SubOptions, 5, jnp.subtract, quantized.SUB)
 MUL = _activated("MUL", MulOptions, 8, jnp.multiply, quantized.MUL)
-DIV = _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _why_not_zero)
+DIV = _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _why_not_integer_zero)
 
 
 # ---- other binary operators
@@ -167,41 +154,41 @@ def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.arctan2(y * scale, x * scale)
 
 
-def _why_not_atan2(op: Op[ATan2Options]) -> str | None:
+def _why_not_atan2(op: Op[NoOptions]) -> str | None:
     return why_not_one_shape(*op.inputs)
 
 
-FLOOR_DIV = binary("FLOOR_DIV", FloorDivOptions, 3, _floor_divide, why_not=_why_not_zero)
-FLOOR_MOD = binary("FLOOR_MOD", FloorModOptions, 2, jnp.remainder, why_not=_why_not_zero)
+FLOOR_DIV = binary("FLOOR_DIV", NoOptions, 3, _floor_divide, why_not=_why_not_zero)
+FLOOR_MOD = binary("FLOOR_MOD", NoOptions, 2, jnp.remainder, why_not=_why_not_integer_zero)
 # If either is NaN, y. Equal values share the slope.
 MAXIMUM = binary(
     "MAXIMUM",
-    MaximumMinimumOptions,
+    NoOptions,
     4,
     derived_as(lambda x, y: jnp.where(x > y, x, y), jnp.maximum),
 )
 MINIMUM = binary(
     "MINIMUM",
-    MaximumMinimumOptions,
+    NoOptions,
     4,
     derived_as(lambda x, y: jnp.where(x < y, x, y), jnp.minimum),
 )
 SQUARED_DIFFERENCE = binary(
     "SQUARED_DIFFERENCE",
-    SquaredDifferenceOptions,
+    NoOptions,
     2,
     lambda x, y: (x - y) * (x - y),
     integer=quantized.SQUARED_DIFFERENCE,
 )
-ATAN2 = binary("ATAN2", ATan2Options, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2)
-BITWISE_XOR = binary("BITWISE_XOR", BitwiseXorOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS)
-RIGHT_SHIFT = binary("RIGHT_SHIFT", RightShiftOptions, 1, _right_shift, dtypes=INTEGERS)
+ATAN2 = binary("ATAN2", NoOptions, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2)
+BITWISE_XOR = binary("BITWISE_XOR", NoOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS)
+RIGHT_SHIFT = binary("RIGHT_SHIFT", NoOptions, 1, _right_shift, dtypes=INTEGERS)
 
 
 # ---- ADD_N
 
 
-def _add_n(op: Op[AddNOptions]) -> Elementwise:
+def _add_n(op: Op[NoOptions]) -> Elementwise:
     dtype = op.inputs[0].dtype
 
     def add_n(*terms: jax.Array) -> jax.Array:
@@ -214,19 +201,19 @@ def _add_n(op: Op[AddNOptions]) -> Elementwise:
     return add_n
 
 
-def _why_not_add_n(op: Op[AddNOptions]) -> str | None:
+def _why_not_add_n(op: Op[NoOptions]) -> str | None:
     return first_reason(*(why_not_one_shape(op.inputs[0], s) for s in op.inputs[1:]))
 
 
 ADD_N = pointwise(
-    "ADD_N", AddNOptions, 1, _add_n, NUMBERS, arity=2, variadic=True, why_not=_why_not_add_n
+    "ADD_N", NoOptions, 1, _add_n, NUMBERS, arity=2, variadic=True, why_not=_why_not_add_n
 )
 
 
 # ---- POW
 
 
-def _power(op: Op[PowOptions]) -> Elementwise:
+def _power(op: Op[NoOptions]) -> Elementwise:
     """pow; with a scalar exponent and a larger base, BroadcastPow4D (optimized_ops.h).
 
     That rounds an exponent within 1e-5 of a whole number to that number, and clamps float products
@@ -257,7 +244,7 @@ def _constant_power(exponent: float, low: float, high: float) -> Elementwise:
     return lambda x, _y: clamp(lax.integer_pow(x, whole), low, high)
 
 
-def _why_not_power(op: Op[PowOptions]) -> str | None:
+def _why_not_power(op: Op[NoOptions]) -> str | None:
     exponent = op.inputs[1]
     if exponent.dtype in INTEGERS and exponent.const is not None and np.any(exponent.const < 0):
         return f"{exponent.name!r} holds a negative integer exponent: LiteRT stops with an error"
@@ -265,7 +252,7 @@ def _why_not_power(op: Op[PowOptions]) -> str | None:
 
 
 POW = dataclasses.replace(
-    pointwise("POW", PowOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not_power),
+    pointwise("POW", NoOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not_power),
     built_in=(1,),
 )
 
@@ -294,16 +281,16 @@ def _rsqrt(x: jax.Array) -> jax.Array:
 
 
 _abs = derived_as(jnp.abs, lambda x: x * jnp.sign(x))  # the slope 0 at 0: JAX's own is 1
-ABS = unary("ABS", AbsOptions, 5, _abs, dtypes=NUMBERS, integer=quantized.ABS)
-NEG = unary("NEG", NegOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
-SIGN = unary("SIGN", SignOptions, 2, jnp.sign, dtypes=NUMBERS)
-SQUARE = unary("SQUARE", SquareOptions, 1, lambda x: x * x, dtypes=NUMBERS)
+ABS = unary("ABS", NoOptions, 5, _abs, dtypes=NUMBERS, integer=quantized.ABS)
+NEG = unary("NEG", NoOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
+SIGN = unary("SIGN", NoOptions, 2, jnp.sign, dtypes=NUMBERS)
+SQUARE = unary("SQUARE", NoOptions, 1, lambda x: x * x, dtypes=NUMBERS)
 SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT)
 RSQRT = unary("RSQRT", NoOptions, 3, _rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT)
-EXP = unary("EXP", ExpOptions, 2, jnp.exp, integer=quantized.EXP)
+EXP = unary("EXP", NoOptions, 2, jnp.exp, integer=quantized.EXP)
 LOG = unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG)
 SIN = unary("SIN", NoOptions, 2, jnp.sin)
-COS = unary("COS", CosOptions, 2, jnp.cos)
+COS = unary("COS", NoOptions, 2, jnp.cos)
 FLOOR = unary("FLOOR", NoOptions, 1, jnp.floor)
 CEIL = unary("CEIL", NoOptions, 1, jnp.ceil)
 ROUND = unary("ROUND", NoOptions, 1, jnp.rint)  # halves to even
@@ -315,7 +302,7 @@ COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, _modulus, dtypes=COMPLEX, resul
 # ---- operators that read no number: ZEROS_LIKE, BITCAST
 
 
-def _why_not_zeros(op: Op[ZerosLikeOptions]) -> str | None:
+def _why_not_zeros(op: Op[NoOptions]) -> str | None:
     return first_reason(
         why_not_count(op.inputs, 1),
         why_not_stored(op.inputs[0], NUMBERS | COMPLEX | BOOLS | PACKED),
@@ -323,12 +310,12 @@ def _why_not_zeros(op: Op[ZerosLikeOptions]) -> str | None:
     )
 
 
-def _lower_zeros(op: Op[ZerosLikeOptions]) -> Function:
+def _lower_zeros(op: Op[NoOptions]) -> Function:
     x = op.inputs[0]
     return lambda _x: (jnp.zeros(x.shape, x.dtype),)
 
 
-def _why_not_bitcast(op: Op[BitcastOptions]) -> str | None:
+def _why_not_bitcast(op: Op[NoOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     ratio = y.dtype.itemsize // x.dtype.itemsize
     parts = ratio <= 1 or x.shape[-1:] == (ratio,)
@@ -340,14 +327,14 @@ def _why_not_bitcast(op: Op[BitcastOptions]) -> str | None:
     )
 
 
-def _lower_bitcast(op: Op[BitcastOptions]) -> Function:
+def _lower_bitcast(op: Op[NoOptions]) -> Function:
     """A wider element splits into a new last dimension; narrower ones merge over it."""
     dtype = op.outputs[0].dtype
     return lambda x: (lax.bitcast_convert_type(x, dtype),)
 
 
-ZEROS_LIKE = OpRule("ZEROS_LIKE", ZerosLikeOptions, 1, _why_not_zeros, _lower_zeros)
-BITCAST = OpRule("BITCAST", BitcastOptions, 1, _why_not_bitcast, _lower_bitcast)
+ZEROS_LIKE = OpRule("ZEROS_LIKE", NoOptions, 1, _why_not_zeros, _lower_zeros)
+BITCAST = OpRule("BITCAST", NoOptions, 1, _why_not_bitcast, _lower_bitcast)
 
 RULES = table(
     ADD,

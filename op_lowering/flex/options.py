@@ -9,33 +9,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdelegate.op_lowering.comparison.options import SelectV2Options
 from jaxdelegate.op_lowering.convolution.options import Conv3DOptions
 from jaxdelegate.op_lowering.elementwise.options import (
-    AbsOptions,
     AddOptions,
     DivOptions,
-    MaximumMinimumOptions,
     MulOptions,
     SubOptions,
-    ZerosLikeOptions,
 )
-from jaxdelegate.op_lowering.layout.options import (
-    ConcatenationOptions,
-    ReverseV2Options,
-    TransposeOptions,
-)
+from jaxdelegate.op_lowering.layout.options import ConcatenationOptions
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
-from jaxdelegate.op_lowering.padding.options import PadOptions
 from jaxdelegate.op_lowering.pooling.options import Pool3DOptions
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, Result, table
-from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.records.operator import REDUCED, OperatorRecord, Product, table
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.slicing.options import SplitVOptions, StridedSliceOptions
-from jaxdelegate.op_lowering.sorting.options import TopKV2Options
 
 _FLOAT32 = np.dtype(np.float32)
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
@@ -433,7 +423,7 @@ def _slice(o: FlexSliceOptions) -> Options:
 
 
 BUILTIN: dict[str, Builtin] = {
-    f"{FLEX}Abs": Builtin("ABS", lambda _: AbsOptions()),
+    f"{FLEX}Abs": Builtin("ABS", lambda _: NoOptions()),
     f"{FLEX}AddV2": Builtin("ADD", lambda _: AddOptions(pot_scale_int16=False)),
     f"{FLEX}AvgPool3D": Builtin("AvgPool3D", _pool),
     f"{FLEX}BatchMatMulV2": Builtin("BATCH_MATMUL", _matrices),
@@ -441,21 +431,21 @@ BUILTIN: dict[str, Builtin] = {
     f"{FLEX}Conv3D": Builtin("CONV_3D", _convolution),
     f"{FLEX}Conv3DBackpropInputV2": Builtin("CONV_3D_TRANSPOSE", _convolution),
     f"{FLEX}MaxPool3D": Builtin("MaxPool3D", _pool),
-    f"{FLEX}Maximum": Builtin("MAXIMUM", lambda _: MaximumMinimumOptions()),
-    f"{FLEX}Minimum": Builtin("MINIMUM", lambda _: MaximumMinimumOptions()),
+    f"{FLEX}Maximum": Builtin("MAXIMUM", lambda _: NoOptions()),
+    f"{FLEX}Minimum": Builtin("MINIMUM", lambda _: NoOptions()),
     f"{FLEX}Mul": Builtin("MUL", lambda _: MulOptions()),
-    f"{FLEX}Pad": Builtin("PAD", lambda _: PadOptions()),
+    f"{FLEX}Pad": Builtin("PAD", lambda _: NoOptions()),
     f"{FLEX}ParallelConcat": Builtin("CONCATENATION", lambda _: ConcatenationOptions()),
     f"{FLEX}RealDiv": Builtin("DIV", lambda _: DivOptions()),
-    f"{FLEX}ReverseV2": Builtin("REVERSE_V2", lambda _: ReverseV2Options()),
-    f"{FLEX}SelectV2": Builtin("SELECT_V2", lambda _: SelectV2Options()),
+    f"{FLEX}ReverseV2": Builtin("REVERSE_V2", lambda _: NoOptions()),
+    f"{FLEX}SelectV2": Builtin("SELECT_V2", lambda _: NoOptions()),
     f"{FLEX}Softmax": Builtin("SOFTMAX", lambda _: SoftmaxOptions(beta=1.0)),
     f"{FLEX}SplitV": Builtin("SPLIT_V", lambda o: SplitVOptions(o.num_split)),
     f"{FLEX}StridedSlice": Builtin("STRIDED_SLICE", _slice),
     f"{FLEX}Sub": Builtin("SUB", lambda _: SubOptions(pot_scale_int16=False)),
-    f"{FLEX}TopKV2": Builtin("TOPK_V2", lambda _: TopKV2Options()),
-    f"{FLEX}Transpose": Builtin("TRANSPOSE", lambda _: TransposeOptions()),
-    f"{FLEX}ZerosLike": Builtin("ZEROS_LIKE", lambda _: ZerosLikeOptions()),
+    f"{FLEX}TopKV2": Builtin("TOPK_V2", lambda _: NoOptions()),
+    f"{FLEX}Transpose": Builtin("TRANSPOSE", lambda _: NoOptions()),
+    f"{FLEX}ZerosLike": Builtin("ZEROS_LIKE", lambda _: NoOptions()),
 }
 
 _UNARY = (
@@ -617,5 +607,5 @@ RECORDS = table(
     *_records({costs.elementwise: {FlexOptions: _ARITHMETIC}}, is_elementwise=True),
     *_records({costs.elementwise: {FlexSlopeOptions: ("LeakyReluGrad",)}}, is_elementwise=True),
     *_records(_COSTS),
-    *_records(_PRODUCTS, multiplies=True, result=Result.REDUCED),
+    *_records(_PRODUCTS, product=Product(), precision=REDUCED),
 )

@@ -3,7 +3,12 @@
 from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Nonlinearity
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, Result, table
+from jaxdelegate.op_lowering.records.operator import (
+    REDUCED,
+    OperatorRecord,
+    sums_products,
+    table,
+)
 from jaxdelegate.op_lowering.records.record import Record
 from jaxdelegate.op_lowering.spec import Specs
 
@@ -55,19 +60,9 @@ def _epilogue_convolution(
 
 
 RECORDS = table(
-    OperatorRecord("fused_attention", AttentionOptions, cost=costs.unknown, result=Result.REDUCED),
+    OperatorRecord("fused_attention", AttentionOptions, cost=costs.unknown, precision=REDUCED),
+    sums_products("fused_convolution", FusedConvolutionOptions, cost=_epilogue_convolution),
     OperatorRecord(
-        "fused_convolution",
-        FusedConvolutionOptions,
-        cost=_epilogue_convolution,
-        multiplies=True,
-        result=Result.REDUCED,
-    ),
-    OperatorRecord(
-        "fused_layer_norm",
-        LayerNormOptions,
-        cost=costs.unknown,
-        result=Result.REDUCED,
-        rereads=True,
+        "fused_layer_norm", LayerNormOptions, cost=costs.unknown, precision=REDUCED, rereads=True
     ),
 )

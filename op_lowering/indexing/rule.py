@@ -23,16 +23,11 @@ from jaxdelegate.op_lowering.common.pointwise import INTEGERS
 from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.indexing.options import (
-    GatherNdOptions,
     GatherOptions,
-    MatrixDiagOptions,
-    MatrixSetDiagOptions,
     OneHotOptions,
     ReverseSequenceOptions,
-    ScatterNdOptions,
     SparseToDenseOptions,
     UniqueOptions,
-    WhereOptions,
 )
 from jaxdelegate.op_lowering.layout.quantized import lower_dequantizing_lookup, why_not_dequantized
 from jaxdelegate.op_lowering.records.record import NoOptions
@@ -88,7 +83,7 @@ def _lower_gather(op: Op[GatherOptions]) -> Function:
 GATHER = OpRule("GATHER", GatherOptions, 8, _why_not_gather, _lower_gather, arity=2)
 
 
-def _why_not_gather_nd(op: Op[GatherNdOptions]) -> str | None:
+def _why_not_gather_nd(op: Op[NoOptions]) -> str | None:
     x, indices = op.inputs[:2]
     reason = first_reason(
         why_not_moved(op.context, x, op.outputs[0]),
@@ -103,7 +98,7 @@ def _why_not_gather_nd(op: Op[GatherNdOptions]) -> str | None:
     return _why_not_picked(math.prod(x.shape[:depth]), op.outputs[0])
 
 
-def _lower_gather_nd(op: Op[GatherNdOptions]) -> Function:
+def _lower_gather_nd(op: Op[NoOptions]) -> Function:
     shape, depth = op.outputs[0].shape, op.inputs[1].shape[-1]
     if math.prod(shape) == 0:
         return nothing(op.outputs)
@@ -116,10 +111,10 @@ def _lower_gather_nd(op: Op[GatherNdOptions]) -> Function:
     return gather_nd
 
 
-GATHER_ND = OpRule("GATHER_ND", GatherNdOptions, 6, _why_not_gather_nd, _lower_gather_nd, arity=2)
+GATHER_ND = OpRule("GATHER_ND", NoOptions, 6, _why_not_gather_nd, _lower_gather_nd, arity=2)
 
 
-def _why_not_scatter_nd(op: Op[ScatterNdOptions]) -> str | None:
+def _why_not_scatter_nd(op: Op[NoOptions]) -> str | None:
     (indices, updates), y = op.inputs[:2], op.outputs[0]
     reason = first_reason(
         why_not_dtype(updates, FLOATS, INTEGERS, np.bool_),
@@ -133,7 +128,7 @@ def _why_not_scatter_nd(op: Op[ScatterNdOptions]) -> str | None:
     return None if fits else f"updates {list(updates.shape)} do not fit {list(y.shape)}"
 
 
-def _lower_scatter_nd(op: Op[ScatterNdOptions]) -> Function:
+def _lower_scatter_nd(op: Op[NoOptions]) -> Function:
     shape, dtype, depth = op.outputs[0].shape, op.outputs[0].dtype, op.inputs[0].shape[-1]
     sum_dtype = op.context.precision.accumulator(dtype)
 
@@ -147,9 +142,7 @@ def _lower_scatter_nd(op: Op[ScatterNdOptions]) -> Function:
     return scatter_nd
 
 
-SCATTER_ND = OpRule(
-    "SCATTER_ND", ScatterNdOptions, 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3
-)
+SCATTER_ND = OpRule("SCATTER_ND", NoOptions, 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3)
 
 
 def _why_not_sparse_to_dense(op: Op[SparseToDenseOptions]) -> str | None:
@@ -295,7 +288,7 @@ REVERSE_SEQUENCE = OpRule(
 )
 
 
-def _why_not_matrix_diag(op: Op[MatrixDiagOptions]) -> str | None:
+def _why_not_matrix_diag(op: Op[NoOptions]) -> str | None:
     x = op.inputs[0]
     return first_reason(
         why_not_moved(op.context, x, op.outputs[0]),
@@ -303,7 +296,7 @@ def _why_not_matrix_diag(op: Op[MatrixDiagOptions]) -> str | None:
     )
 
 
-def _lower_matrix_diag(op: Op[MatrixDiagOptions]) -> Function:
+def _lower_matrix_diag(op: Op[NoOptions]) -> Function:
     y = op.outputs[0]
     return lambda diagonal: (_with_diagonal(jnp.zeros(y.shape, y.dtype), diagonal),)
 
@@ -318,10 +311,10 @@ def _with_diagonal(x: jax.Array, diagonal: jax.Array) -> jax.Array:
     return jnp.where(on_diagonal, values, x)
 
 
-MATRIX_DIAG = OpRule("MATRIX_DIAG", MatrixDiagOptions, 1, _why_not_matrix_diag, _lower_matrix_diag)
+MATRIX_DIAG = OpRule("MATRIX_DIAG", NoOptions, 1, _why_not_matrix_diag, _lower_matrix_diag)
 
 
-def _why_not_matrix_set_diag(op: Op[MatrixSetDiagOptions]) -> str | None:
+def _why_not_matrix_set_diag(op: Op[NoOptions]) -> str | None:
     x, diagonal = op.inputs[:2]
     matrix = len(x.shape) >= 2
     fits = matrix and diagonal.shape == (*x.shape[:-2], min(x.shape[-2:]))
@@ -331,13 +324,13 @@ def _why_not_matrix_set_diag(op: Op[MatrixSetDiagOptions]) -> str | None:
     )
 
 
-def _lower_matrix_set_diag(_op: Op[MatrixSetDiagOptions]) -> Function:
+def _lower_matrix_set_diag(_op: Op[NoOptions]) -> Function:
     return lambda x, diagonal: (_with_diagonal(x, diagonal),)
 
 
 MATRIX_SET_DIAG = OpRule(
     "MATRIX_SET_DIAG",
-    MatrixSetDiagOptions,
+    NoOptions,
     1,
     _why_not_matrix_set_diag,
     _lower_matrix_set_diag,
@@ -345,7 +338,7 @@ MATRIX_SET_DIAG = OpRule(
 )
 
 
-def _why_not_where(op: Op[WhereOptions]) -> str | None:
+def _why_not_where(op: Op[NoOptions]) -> str | None:
     condition = op.inputs[0]
     return first_reason(
         why_not_const(condition),
@@ -354,12 +347,12 @@ def _why_not_where(op: Op[WhereOptions]) -> str | None:
     )
 
 
-def _lower_where(op: Op[WhereOptions]) -> Function:
+def _lower_where(op: Op[NoOptions]) -> Function:
     coordinates = np.argwhere(np.asarray(op.inputs[0].const)).astype(op.outputs[0].dtype)
     return lambda _condition: (jnp.asarray(coordinates),)
 
 
-WHERE = OpRule("WHERE", WhereOptions, 2, _why_not_where, _lower_where)
+WHERE = OpRule("WHERE", NoOptions, 2, _why_not_where, _lower_where)
 
 
 def _why_not_unique(op: Op[UniqueOptions]) -> str | None:

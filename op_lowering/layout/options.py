@@ -2,136 +2,69 @@
 
 import numpy as np
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.operator import (
+    MOVED,
     WIDE_OR_INT16,
     WIDE_OR_UINT16,
     Batch,
     OperatorRecord,
-    Result,
     Scales,
+    Scaling,
+    moves,
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
 
 
 class ConcatenationOptions(Record):
-    """Table `ConcatenationOptions`: CONCATENATION."""
-
     axis: int = 0
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
 class SpaceToDepthOptions(Record):
-    """Table `SpaceToDepthOptions`: SPACE_TO_DEPTH."""
-
     block_size: int = 0
 
 
-class BatchToSpaceNDOptions(Record):
-    """Table `BatchToSpaceNDOptions`: BATCH_TO_SPACE_ND."""
-
-
-class SpaceToBatchNDOptions(Record):
-    """Table `SpaceToBatchNDOptions`: SPACE_TO_BATCH_ND."""
-
-
-class TransposeOptions(Record):
-    """Table `TransposeOptions`: TRANSPOSE."""
-
-
-class TileOptions(Record):
-    """Table `TileOptions`: TILE."""
-
-
 class PackOptions(Record):
-    """Table `PackOptions`: PACK."""
-
     values_count: int = 0
     axis: int = 0
 
 
-class ReverseV2Options(Record):
-    """Table `ReverseV2Options`: REVERSE_V2."""
-
-
 class DepthToSpaceOptions(Record):
-    """Table `DepthToSpaceOptions`: DEPTH_TO_SPACE."""
-
     block_size: int = 0
 
 
 RECORDS = table(
-    *(
-        OperatorRecord(
-            name,
-            options,
-            cost=costs.movement,
-            result=Result.MOVED,
-            scales=Scales.EQUAL,
-            ignores_scales=WIDE_OR_UINT16,
-        )
-        for name, options in (
-            ("BATCH_TO_SPACE_ND", BatchToSpaceNDOptions),
-            ("SPACE_TO_BATCH_ND", SpaceToBatchNDOptions),
-        )
+    OperatorRecord(
+        "BATCH_TO_SPACE_ND",
+        cost=costs.movement,
+        precision=MOVED,
+        scales=Scaling(Scales.EQUAL, ignored=WIDE_OR_UINT16),
     ),
     OperatorRecord(
         "CONCATENATION",
         ConcatenationOptions,
         cost=costs.movement,
-        struct={"axis": c.INT, "fused_activation_function": c.ACTIVATION},
-        result=Result.MOVED,
+        precision=MOVED,
         batch=Batch.CONCATENATED,
-        scales=Scales.EQUAL,
-        ignores_scales=WIDE_OR_INT16,
-        rescales=frozenset([np.dtype(np.uint8)]),
+        scales=Scaling(
+            Scales.EQUAL, ignored=WIDE_OR_INT16, rescaled=frozenset([np.dtype(np.uint8)])
+        ),
     ),
-    *(
-        OperatorRecord(
-            name,
-            options,
-            cost=costs.movement,
-            struct={"block_size": c.INT},
-            result=Result.MOVED,
-            batch=Batch.FIRST_INPUT,
-            scales=Scales.EQUAL,
-        )
-        for name, options in (
-            ("DEPTH_TO_SPACE", DepthToSpaceOptions),
-            ("SPACE_TO_DEPTH", SpaceToDepthOptions),
-        )
-    ),
+    moves("DEPTH_TO_SPACE", DepthToSpaceOptions, batch=Batch.FIRST_INPUT),
+    moves("PACK", PackOptions),
+    moves("REVERSE_V2"),
+    moves("Roll", CustomOptions),
     OperatorRecord(
-        "PACK",
-        PackOptions,
+        "SPACE_TO_BATCH_ND",
         cost=costs.movement,
-        struct={"values_count": c.INT, "axis": c.INT},
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
+        precision=MOVED,
+        scales=Scaling(Scales.EQUAL, ignored=WIDE_OR_UINT16),
     ),
-    OperatorRecord(
-        "REVERSE_V2",
-        ReverseV2Options,
-        cost=costs.movement,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
-        "Roll", CustomOptions, cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
-    ),
-    OperatorRecord(
-        "TILE", TileOptions, cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
-    ),
-    OperatorRecord(
-        "TRANSPOSE",
-        TransposeOptions,
-        cost=costs.movement,
-        result=Result.MOVED,
-        batch=Batch.PERMUTATION,
-        scales=Scales.EQUAL,
-    ),
+    moves("SPACE_TO_DEPTH", SpaceToDepthOptions, batch=Batch.FIRST_INPUT),
+    moves("TILE"),
+    moves("TRANSPOSE", batch=Batch.PERMUTATION),
 )

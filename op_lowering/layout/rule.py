@@ -18,24 +18,20 @@ from jaxdelegate.op_lowering.common.movement import (
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.layout.options import (
-    BatchToSpaceNDOptions,
     ConcatenationOptions,
     DepthToSpaceOptions,
     PackOptions,
-    ReverseV2Options,
-    SpaceToBatchNDOptions,
     SpaceToDepthOptions,
-    TileOptions,
-    TransposeOptions,
 )
 from jaxdelegate.op_lowering.layout.quantized import rescaler, why_not_joined
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_const
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 
-def _why_not_transpose(op: Op[TransposeOptions]) -> str | None:
+def _why_not_transpose(op: Op[NoOptions]) -> str | None:
     x, perm = op.inputs[:2]
     rank = len(x.shape)
     reason = first_reason(
@@ -47,12 +43,12 @@ def _why_not_transpose(op: Op[TransposeOptions]) -> str | None:
     return None if once else f"{integers(perm)} does not permute {rank} dimensions"
 
 
-def _lower_transpose(op: Op[TransposeOptions]) -> Function:
+def _lower_transpose(op: Op[NoOptions]) -> Function:
     perm = [i % len(op.inputs[0].shape) for i in integers(op.inputs[1])]
     return lambda x, _perm: (lax.transpose(x, perm),)
 
 
-TRANSPOSE = OpRule("TRANSPOSE", TransposeOptions, 9, _why_not_transpose, _lower_transpose, arity=2)
+TRANSPOSE = OpRule("TRANSPOSE", NoOptions, 9, _why_not_transpose, _lower_transpose, arity=2)
 
 
 def _why_not_concatenation(op: Op[ConcatenationOptions]) -> str | None:
@@ -109,7 +105,7 @@ def _lower_pack(op: Op[PackOptions]) -> Function:
 PACK = OpRule("PACK", PackOptions, 5, _why_not_pack, _lower_pack)
 
 
-def _why_not_tile(op: Op[TileOptions]) -> str | None:
+def _why_not_tile(op: Op[NoOptions]) -> str | None:
     x, times = op.inputs[:2]
     reason = first_reason(
         why_not_moved(op.context, x, op.outputs[0]), why_not_const(times), why_not_indices(times)
@@ -120,15 +116,15 @@ def _why_not_tile(op: Op[TileOptions]) -> str | None:
     return None if fits else f"{integers(times)} does not multiply {list(x.shape)}"
 
 
-def _lower_tile(op: Op[TileOptions]) -> Function:
+def _lower_tile(op: Op[NoOptions]) -> Function:
     times = integers(op.inputs[1])
     return lambda x, _times: (jnp.tile(x, times),)
 
 
-TILE = OpRule("TILE", TileOptions, 3, _why_not_tile, _lower_tile, arity=2)
+TILE = OpRule("TILE", NoOptions, 3, _why_not_tile, _lower_tile, arity=2)
 
 
-def _why_not_reverse(op: Op[ReverseV2Options]) -> str | None:
+def _why_not_reverse(op: Op[NoOptions]) -> str | None:
     x, axes = op.inputs[:2]
     reason = first_reason(
         why_not_moved(op.context, x, op.outputs[0]), why_not_const(axes), why_not_indices(axes)
@@ -138,12 +134,12 @@ def _why_not_reverse(op: Op[ReverseV2Options]) -> str | None:
     return first_reason(*(why_not_axis(axis, len(x.shape)) for axis in integers(axes)))
 
 
-def _lower_reverse(op: Op[ReverseV2Options]) -> Function:
+def _lower_reverse(op: Op[NoOptions]) -> Function:
     axes = sorted({axis % len(op.inputs[0].shape) for axis in integers(op.inputs[1])})
     return lambda x, _axes: (lax.rev(x, axes),)
 
 
-REVERSE_V2 = OpRule("REVERSE_V2", ReverseV2Options, 4, _why_not_reverse, _lower_reverse, arity=2)
+REVERSE_V2 = OpRule("REVERSE_V2", NoOptions, 4, _why_not_reverse, _lower_reverse, arity=2)
 
 
 def _why_not_roll(op: Op[CustomOptions]) -> str | None:
@@ -193,7 +189,7 @@ def _blocks(block: TensorSpec, margins: TensorSpec) -> tuple[Shape, list[tuple[i
     return integers(block), list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _why_not_space_to_batch(op: Op[SpaceToBatchNDOptions]) -> str | None:
+def _why_not_space_to_batch(op: Op[NoOptions]) -> str | None:
     x, block, paddings = op.inputs[:3]
     reason = why_not_moved(op.context, x, op.outputs[0]) or _why_not_blocks(x, block, paddings)
     if reason is not None:
@@ -203,7 +199,7 @@ def _why_not_space_to_batch(op: Op[SpaceToBatchNDOptions]) -> str | None:
     return None if even else f"padded {list(x.shape)} does not divide into {integers(block)}"
 
 
-def _lower_space_to_batch(op: Op[SpaceToBatchNDOptions]) -> Function:
+def _lower_space_to_batch(op: Op[NoOptions]) -> Function:
     (n, *_), y = op.inputs[0].shape, op.outputs[0]
     block, paddings = _blocks(*op.inputs[1:3])
     m = len(block)
@@ -224,7 +220,7 @@ def _lower_space_to_batch(op: Op[SpaceToBatchNDOptions]) -> Function:
 
 SPACE_TO_BATCH_ND = OpRule(
     "SPACE_TO_BATCH_ND",
-    SpaceToBatchNDOptions,
+    NoOptions,
     4,
     _why_not_space_to_batch,
     _lower_space_to_batch,
@@ -232,7 +228,7 @@ SPACE_TO_BATCH_ND = OpRule(
 )
 
 
-def _why_not_batch_to_space(op: Op[BatchToSpaceNDOptions]) -> str | None:
+def _why_not_batch_to_space(op: Op[NoOptions]) -> str | None:
     x, block, crops = op.inputs[:3]
     reason = why_not_moved(op.context, x, op.outputs[0]) or _why_not_blocks(x, block, crops)
     if reason is not None:
@@ -244,7 +240,7 @@ def _why_not_batch_to_space(op: Op[BatchToSpaceNDOptions]) -> str | None:
     return None if inside else f"crops {integers(crops)} leave nothing of {list(x.shape)}"
 
 
-def _lower_batch_to_space(op: Op[BatchToSpaceNDOptions]) -> Function:
+def _lower_batch_to_space(op: Op[NoOptions]) -> Function:
     shape = op.inputs[0].shape
     block, crops = _blocks(*op.inputs[1:3])
     m = len(block)
@@ -265,7 +261,7 @@ def _lower_batch_to_space(op: Op[BatchToSpaceNDOptions]) -> Function:
 
 BATCH_TO_SPACE_ND = OpRule(
     "BATCH_TO_SPACE_ND",
-    BatchToSpaceNDOptions,
+    NoOptions,
     4,
     _why_not_batch_to_space,
     _lower_batch_to_space,

@@ -3,27 +3,24 @@
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import CombinerType, LSHProjectionType
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
+from jaxdelegate.op_lowering.records.operator import (
+    OperatorRecord,
+    table,
+)
 from jaxdelegate.op_lowering.records.record import Record
 
 
 class ConcatEmbeddingsOptions(Record):
-    """Table `ConcatEmbeddingsOptions`: CONCAT_EMBEDDINGS."""
-
     num_channels: int = 0
     num_columns_per_channel: tuple[int, ...] = ()
     embedding_dim_per_channel: tuple[int, ...] = ()
 
 
 class LSHProjectionOptions(Record):
-    """Table `LSHProjectionOptions`: LSH_PROJECTION."""
-
     type: LSHProjectionType = LSHProjectionType.UNKNOWN
 
 
 class EmbeddingLookupSparseOptions(Record):
-    """Table `EmbeddingLookupSparseOptions`: EMBEDDING_LOOKUP_SPARSE."""
-
     combiner: CombinerType = CombinerType.SUM
 
 
@@ -32,16 +29,8 @@ RECORDS = table(
         "CONCAT_EMBEDDINGS", ConcatEmbeddingsOptions, cost=costs.unknown, struct=c.NOT_HANDED_OUT
     ),
     OperatorRecord(
-        "EMBEDDING_LOOKUP_SPARSE",
-        EmbeddingLookupSparseOptions,
-        cost=costs.embedding_lookup_sparse,
-        struct={"combiner": c.same(CombinerType)},
+        "EMBEDDING_LOOKUP_SPARSE", EmbeddingLookupSparseOptions, cost=costs.embedding_lookup_sparse
     ),
     OperatorRecord("HASHTABLE_LOOKUP", cost=costs.host_work),
-    OperatorRecord(
-        "LSH_PROJECTION",
-        LSHProjectionOptions,
-        cost=costs.host_work,
-        struct={"type": c.same(LSHProjectionType)},
-    ),
+    OperatorRecord("LSH_PROJECTION", LSHProjectionOptions, cost=costs.host_work),
 )

@@ -7,14 +7,12 @@ from jaxdelegate.op_lowering.records.enums import (
     FullyConnectedOptionsWeightsFormat,
     TensorType,
 )
-from jaxdelegate.op_lowering.records.operator import Batch, OperatorRecord, Result, Scales, table
+from jaxdelegate.op_lowering.records.operator import FREE, Batch, Product, sums_products, table
 from jaxdelegate.op_lowering.records.record import Options, Record
 from jaxdelegate.op_lowering.spec import Specs
 
 
 class FullyConnectedOptions(Record):
-    """Table `FullyConnectedOptions`: FULLY_CONNECTED."""
-
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     weights_format: FullyConnectedOptionsWeightsFormat = FullyConnectedOptionsWeightsFormat.DEFAULT
     keep_num_dims: bool = False
@@ -24,8 +22,6 @@ class FullyConnectedOptions(Record):
 
 
 class BatchMatMulOptions(Record):
-    """Table `BatchMatMulOptions`: BATCH_MATMUL."""
-
     adj_x: bool = False
     adj_y: bool = False
     asymmetric_quantize_inputs: bool = False
@@ -45,34 +41,26 @@ def batch_matmul_channels(
 
 
 RECORDS = table(
-    OperatorRecord(
+    sums_products(
         "BATCH_MATMUL",
         BatchMatMulOptions,
         cost=costs.batch_matmul,
-        struct={"adj_x": c.BOOL, "adj_y": c.BOOL, "asymmetric_quantize_inputs": c.BOOL},
-        multiplies=True,
-        result=Result.REDUCED,
         batch=Batch.MATRICES,
-        channels=batch_matmul_channels,
-        scales=Scales.FREE,
+        product=Product(batch_matmul_channels),
+        scales=FREE,
     ),
-    OperatorRecord(
+    sums_products(
         "FULLY_CONNECTED",
         FullyConnectedOptions,
         cost=costs.fully_connected,
-        struct={
-            "fused_activation_function": c.ACTIVATION,
-            "weights_format": c.same(FullyConnectedOptionsWeightsFormat),
-            "keep_num_dims": c.BOOL,
-            "asymmetric_quantize_inputs": c.BOOL,
-            "quantized_bias_type": c.TYPE,
-        },
-        multiplies=True,
-        result=Result.REDUCED,
+        struct=c.members(
+            FullyConnectedOptions,
+            *("fused_activation_function", "weights_format", "keep_num_dims"),
+            *("asymmetric_quantize_inputs", "quantized_bias_type"),
+        ),
         batch=Batch.ROWS,
         reads_uint8_as_int8=True,
-        channels=matrix_channels,
-        scales=Scales.FREE,
-        bias=(0, 1, 2),
+        product=Product(matrix_channels, bias=(0, 1, 2)),
+        scales=FREE,
     ),
 )

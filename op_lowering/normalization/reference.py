@@ -6,10 +6,10 @@ from jaxdelegate.op_lowering.normalization import reference_quantized as quantiz
 from jaxdelegate.op_lowering.normalization.options import (
     L2NormOptions,
     LocalResponseNormalizationOptions,
-    LogSoftmaxOptions,
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.reduction.reference import accumulator, refuse_quantized
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
@@ -32,7 +32,7 @@ def softmax(o: SoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 
 @np.errstate(all="ignore")
-def log_softmax(_o: LogSoftmaxOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+def log_softmax(_o: NoOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """Compute x - max - log(sum(exp(x - max))), kernels/internal/reference/log_softmax.h."""
     if inputs[0].is_quantized:
         return quantized_normalization.log_softmax(inputs, outputs, x)

@@ -15,7 +15,6 @@ from jaxdelegate.op_lowering.normalization import cpu_kernel
 from jaxdelegate.op_lowering.normalization.options import (
     L2NormOptions,
     LocalResponseNormalizationOptions,
-    LogSoftmaxOptions,
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.normalization.quantized import (
@@ -27,6 +26,7 @@ from jaxdelegate.op_lowering.normalization.quantized import (
     why_not_softmax,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
@@ -90,14 +90,14 @@ def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
 SOFTMAX = OpRule("SOFTMAX", SoftmaxOptions, 4, _why_not_softmax, _lower_softmax)
 
 
-def _why_not_log_softmax(op: Op[LogSoftmaxOptions]) -> str | None:
+def _why_not_log_softmax(op: Op[NoOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     if x.is_quantized:
         return _why_not_scalar(x) or why_not_log_softmax(x, y)
     return _why_not_floats(x, y)
 
 
-def _lower_log_softmax(op: Op[LogSoftmaxOptions]) -> Function:
+def _lower_log_softmax(op: Op[NoOptions]) -> Function:
     """Compute x - max - log(sum), kernels/internal/reference/log_softmax.h."""
     x, y = op.inputs[0], op.outputs[0]
     if x.is_quantized:
@@ -114,7 +114,7 @@ def _lower_log_softmax(op: Op[LogSoftmaxOptions]) -> Function:
     return log_softmax
 
 
-LOG_SOFTMAX = OpRule("LOG_SOFTMAX", LogSoftmaxOptions, 2, _why_not_log_softmax, _lower_log_softmax)
+LOG_SOFTMAX = OpRule("LOG_SOFTMAX", NoOptions, 2, _why_not_log_softmax, _lower_log_softmax)
 
 
 def _why_not_l2(op: Op[L2NormOptions]) -> str | None:

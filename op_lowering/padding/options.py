@@ -1,25 +1,18 @@
 """Options and records of padding."""
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import MirrorPadMode
 from jaxdelegate.op_lowering.records.operator import (
+    MOVED,
     WIDE_OR_UINT16,
     Batch,
     OperatorRecord,
-    Result,
     Scales,
+    Scaling,
+    moves,
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
-
-
-class PadOptions(Record):
-    """Table `PadOptions`: PAD."""
-
-
-class PadV2Options(Record):
-    """Table `PadV2Options`: PADV2."""
 
 
 class MirrorPadOptions(Record):
@@ -31,22 +24,10 @@ RECORDS = table(
         "MIRROR_PAD",
         MirrorPadOptions,
         cost=costs.movement,
-        struct={"mode": c.after_unknown(MirrorPadMode)},
-        result=Result.MOVED,
+        precision=MOVED,
         batch=Batch.EDGES,
-        scales=Scales.EQUAL,
-        ignores_scales=WIDE_OR_UINT16,
+        scales=Scaling(Scales.EQUAL, ignored=WIDE_OR_UINT16),
     ),
-    *(
-        OperatorRecord(
-            name,
-            options,
-            cost=costs.movement,
-            result=Result.MOVED,
-            materializes_integers=True,
-            batch=Batch.EDGES,
-            scales=Scales.EQUAL,
-        )
-        for name, options in (("PAD", PadOptions), ("PADV2", PadV2Options))
-    ),
+    moves("PAD", materializes_integers=True, batch=Batch.EDGES),
+    moves("PADV2", materializes_integers=True, batch=Batch.EDGES),
 )

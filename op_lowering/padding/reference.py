@@ -2,14 +2,18 @@
 
 import numpy as np
 
-from jaxdelegate.op_lowering.padding.options import MirrorPadOptions, PadV2Options
+from jaxdelegate.op_lowering.padding.options import MirrorPadOptions
 from jaxdelegate.op_lowering.records.enums import MirrorPadMode
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.movement import ints, require_one_scaling
 
-_NAMES: dict[type, str] = {PadV2Options: "PADV2", MirrorPadOptions: "MIRROR_PAD"}
+
+def _name(o: Options, inputs: Specs) -> str:
+    if isinstance(o, MirrorPadOptions):
+        return "MIRROR_PAD"
+    return "PAD" if len(inputs) == 2 else "PADV2"
 
 
 def padded_shape(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -17,12 +21,12 @@ def padded_shape(o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     x, paddings = inputs[:2]
     if paddings.const is None:
         return (None,)
-    pairs = _pairs(o, x.shape, paddings.const)
+    pairs = _pairs(_name(o, inputs), x.shape, paddings.const)
     return (tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True)),)
 
 
-def _pairs(o: Options, shape: Shape, paddings: Array) -> list[tuple[int, int]]:
-    flat, name = ints(paddings), _NAMES.get(type(o), "PAD")
+def _pairs(name: str, shape: Shape, paddings: Array) -> list[tuple[int, int]]:
+    flat = ints(paddings)
     if len(flat) != 2 * len(shape):
         raise ValueError(
             f"{name}: paddings must be {[len(shape), 2]} for an input {list(shape)}, got {flat}"
@@ -38,7 +42,7 @@ def pad(
     """The output's zero point, which stands for 0, replaces an absent third input."""
     if fill is not None:
         require_one_scaling("PADV2", inputs[2], outputs[0])
-    pairs = _pairs(o, x.shape, paddings)
+    pairs = _pairs(_name(o, inputs), x.shape, paddings)
     value = _zero(outputs[0]) if fill is None else fill.reshape(())
     y = np.full([n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True)], value, x.dtype)
     y[tuple(slice(a, a + n) for n, (a, _) in zip(x.shape, pairs, strict=True))] = x
@@ -60,7 +64,8 @@ def mirror_padded_shape(o: MirrorPadOptions, inputs: Specs) -> tuple[Shape | Non
 
 def _check_mirrored(o: MirrorPadOptions, shape: Shape, paddings: Array) -> None:
     most = [n - _offset(o) for n in shape]
-    if any(max(pair) > n for pair, n in zip(_pairs(o, shape, paddings), most, strict=True)):
+    pairs = _pairs("MIRROR_PAD", shape, paddings)
+    if any(max(pair) > n for pair, n in zip(pairs, most, strict=True)):
         raise ValueError(f"MIRROR_PAD: {list(shape)} mirrors at most {most}, got {ints(paddings)}")
 
 
@@ -74,7 +79,7 @@ def mirror_pad(
 ) -> tuple[Array]:
     require_one_scaling("MIRROR_PAD", inputs[0], outputs[0])
     _check_mirrored(o, x.shape, paddings)
-    for axis, (before, after) in enumerate(_pairs(o, x.shape, paddings)):
+    for axis, (before, after) in enumerate(_pairs("MIRROR_PAD", x.shape, paddings)):
         n, offset = x.shape[axis], _offset(o)
         left = [before + offset - 1 - i for i in range(before)]
         right = [n - 1 - offset - i for i in range(after)]

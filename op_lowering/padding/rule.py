@@ -9,9 +9,9 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved, zero_point
-from jaxdelegate.op_lowering.padding.options import MirrorPadOptions, PadOptions, PadV2Options
+from jaxdelegate.op_lowering.padding.options import MirrorPadOptions
 from jaxdelegate.op_lowering.records.enums import MirrorPadMode
-from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
@@ -63,8 +63,8 @@ def _lower_pad(op: Op[Options]) -> Function:
     return pad
 
 
-PAD = OpRule("PAD", PadOptions, 6, _why_not_pad, _lower_pad, arity=2)
-PADV2 = OpRule("PADV2", PadV2Options, 6, _why_not_pad, _lower_pad, arity=2)
+PAD = OpRule("PAD", NoOptions, 6, _why_not_pad, _lower_pad, arity=2)
+PADV2 = OpRule("PADV2", NoOptions, 6, _why_not_pad, _lower_pad, arity=2)
 
 
 def _why_not_mirror_pad(op: Op[MirrorPadOptions]) -> str | None:

@@ -6,24 +6,22 @@ from typing import Any, Self
 
 from flatbuffers import flexbuffers
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.records.operator import (
-    INTEGERS,
+    EQUAL,
+    INTEGERS_ONLY,
+    MOVED,
+    REDUCED,
     Batch,
     OperatorRecord,
-    Result,
-    Scales,
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
 
 
 class Pool2DOptions(Record):
-    """Table `Pool2DOptions`: AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D."""
-
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
@@ -122,32 +120,24 @@ RECORDS = table(
         "AVERAGE_POOL_2D",
         Pool2DOptions,
         cost=costs.pool,
-        struct=c.POOL,
-        result=Result.REDUCED,
+        precision=REDUCED,
         batch=Batch.FIRST_INPUT,
-        scales=Scales.EQUAL,
+        scales=EQUAL,
     ),
-    OperatorRecord("AvgPool3D", Pool3DOptions, cost=costs.tensorflow_pool, result=Result.REDUCED),
-    OperatorRecord("L2_POOL_2D", Pool2DOptions, cost=costs.l2_pool, struct=c.POOL),
+    OperatorRecord("AvgPool3D", Pool3DOptions, cost=costs.tensorflow_pool, precision=REDUCED),
+    OperatorRecord("L2_POOL_2D", Pool2DOptions, cost=costs.l2_pool),
     OperatorRecord(
         "MAX_POOL_2D",
         Pool2DOptions,
         cost=costs.pool,
-        struct=c.POOL,
-        result=Result.MOVED,
+        precision=MOVED,
         batch=Batch.FIRST_INPUT,
-        scales=Scales.EQUAL,
+        scales=EQUAL,
     ),
     OperatorRecord(
-        "MaxPool3D",
-        Pool3DOptions,
-        cost=costs.tensorflow_pool,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
+        "MaxPool3D", Pool3DOptions, cost=costs.tensorflow_pool, precision=MOVED, scales=EQUAL
     ),
     OperatorRecord("MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, cost=costs.tensorflow_pool),
     OperatorRecord("MaxPoolingWithArgmax2D", PoolParamsOptions, cost=costs.pool),
-    OperatorRecord(
-        "MaxUnpooling2D", PoolParamsOptions, cost=costs.movement, ignores_scales=INTEGERS
-    ),
+    OperatorRecord("MaxUnpooling2D", PoolParamsOptions, cost=costs.movement, scales=INTEGERS_ONLY),
 )

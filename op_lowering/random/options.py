@@ -1,6 +1,5 @@
 """Options and records of random numbers."""
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import RngAlgorithm
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
@@ -8,8 +7,6 @@ from jaxdelegate.op_lowering.records.record import Record
 
 
 class RandomOptions(Record):
-    """Options of RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL and MULTINOMIAL."""
-
     seed: int = 0
     seed2: int = 0
 
@@ -19,13 +16,10 @@ class StablehloRngBitGeneratorOptions(Record):
 
 
 RECORDS = table(
-    OperatorRecord("MULTINOMIAL", RandomOptions, cost=costs.random, struct=c.RANDOM),
-    OperatorRecord("RANDOM_STANDARD_NORMAL", RandomOptions, cost=costs.random, struct=c.RANDOM),
-    OperatorRecord("RANDOM_UNIFORM", RandomOptions, cost=costs.random, struct=c.RANDOM),
+    OperatorRecord("MULTINOMIAL", RandomOptions, cost=costs.random),
+    OperatorRecord("RANDOM_STANDARD_NORMAL", RandomOptions, cost=costs.random),
+    OperatorRecord("RANDOM_UNIFORM", RandomOptions, cost=costs.random),
     OperatorRecord(
-        "STABLEHLO_RNG_BIT_GENERATOR",
-        StablehloRngBitGeneratorOptions,
-        cost=costs.random,
-        struct={"algorithm": c.after_unknown(RngAlgorithm)},
+        "STABLEHLO_RNG_BIT_GENERATOR", StablehloRngBitGeneratorOptions, cost=costs.random
     ),
 )

@@ -11,7 +11,8 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
+from jaxdelegate.op_lowering.records.enums import MirrorPadMode, Padding, RngAlgorithm, TensorType
+from jaxdelegate.op_lowering.records.record import Options
 
 # TfLiteType -> TensorType. It is 0, kTfLiteNoType, if the file has no options table.
 TENSOR_TYPES: dict[int, TensorType] = {
@@ -101,8 +102,6 @@ INT, FLOAT, BOOL = _plain(ctypes.c_int), _plain(ctypes.c_float), _plain(ctypes.c
 INT64 = _plain(ctypes.c_int64)
 TEXT = Kind((ctypes.c_char_p,), _text)
 TYPE = enumeration(TENSOR_TYPES)
-ACTIVATION = same(ActivationFunctionType)
-PADDING = after_unknown(Padding)
 INDICES = counted(ctypes.c_int64, 8)
 INT32 = ctypes.c_int32
 FLOATS = Kind((ctypes.c_int, ctypes.POINTER(ctypes.c_float)), _floats)
@@ -110,29 +109,20 @@ BYTES = Kind((ctypes.c_void_p, ctypes.c_size_t), _bytes)
 
 Layout = dict[str, Kind]
 
-ACTIVATED: Layout = {"fused_activation_function": ACTIVATION}
-ADDED: Layout = {**ACTIVATED, "pot_scale_int16": BOOL}
-CONV_3D: Layout = {
-    "padding": PADDING,
-    "stride_w": INT,
-    "stride_h": INT,
-    "stride_d": INT,
-    "dilation_w_factor": INT,
-    "dilation_h_factor": INT,
-    "dilation_d_factor": INT,
-    "fused_activation_function": ACTIVATION,
-}
-POOL: Layout = {
-    "padding": PADDING,
-    "stride_w": INT,
-    "stride_h": INT,
-    "filter_width": INT,
-    "filter_height": INT,
-    "fused_activation_function": ACTIVATION,
-}
-RANDOM: Layout = {"seed": INT, "seed2": INT}
-REDUCER: Layout = {"keep_dims": BOOL}
-RESIZE: Layout = {"align_corners": BOOL, "half_pixel_centers": BOOL}
-SPLIT: Layout = {"num_splits": INT}
 # Stock interpreters do not pass these parameters to delegates.
 NOT_HANDED_OUT: Layout = {}
+_BY_TYPE: dict[Any, Kind] = {
+    int: INT,
+    float: FLOAT,
+    bool: BOOL,
+    str: TEXT,
+    bytes: BYTES,
+    TensorType: TYPE,
+    **{names: after_unknown(names) for names in (MirrorPadMode, Padding, RngAlgorithm)},
+}
+
+
+def members(options: type[Options], *names: str) -> Layout:
+    """These fields of options, or all, each as C stores its type. Lists have no such kind."""
+    types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(options)}
+    return {n: _BY_TYPE.get(types[n]) or same(types[n]) for n in names or types}

@@ -6,14 +6,15 @@ numpy kernel are registered under its name.
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.records.c_struct import Layout
-from jaxdelegate.op_lowering.records.costs import CostRule
+from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.c_struct import Layout, members
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.spec import Specs
 
@@ -75,8 +76,60 @@ class Scales(enum.Enum):
     FREE = enum.auto()  # all: the kernel multiplies, or computes with the reals
 
 
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """How float32 results bear reduced precision.
+
+    Attributes:
+        result: how the result is stored.
+        reads_unrounded: magnifies a rounding error of its input, or branches on the input.
+        float16: how its result leaves float16.
+    """
+
+    result: Result = Result.FLOAT32
+    reads_unrounded: bool = False
+    float16: Float16 = Float16.FITS
+
+
+MOVED, REDUCED = Precision(Result.MOVED), Precision(Result.REDUCED)
+UNROUNDED = Precision(reads_unrounded=True)
+SUM, GROWTH = Precision(float16=Float16.SUM), Precision(float16=Float16.GROWTH)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """How the kernel reads scales of quantized tensors.
+
+    Attributes:
+        chosen: which scales a file may choose.
+        ignored: the kernel computes on the stored integers of these dtypes, if no quantized tensor
+            has another dtype.
+        rescaled: dtypes whose integers it converts where it moves them, though scales are EQUAL.
+    """
+
+    chosen: Scales = Scales.OF_KERNEL
+    ignored: frozenset[np.dtype] = WIDE
+    rescaled: frozenset[np.dtype] = frozenset()
+
+
+FREE, EQUAL, OF_INPUTS = Scaling(Scales.FREE), Scaling(Scales.EQUAL), Scaling(Scales.OF_INPUTS)
+INTEGERS_ONLY = Scaling(ignored=INTEGERS)
+
 # (the record's options, input specs, output specs) -> input and output channels.
 Channels = Callable[[Any, Specs, Specs], tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A sum of products, whose operands may be downcast.
+
+    Attributes:
+        channels: the channels that tensor cores pad; None: it does not run on them.
+        bias: positions of data, weights and bias, whose scale is the product of theirs.
+    """
+
+    channels: Channels | None = None
+    bias: tuple[int, int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +140,12 @@ class OperatorRecord:
         name: the builtin operator's name in schema.fbs, or the custom operator's.
         options: the class of its parameters.
         cost: arithmetic operations, by its specs (costs.py).
-        struct: its parameters in `builtin_data` of stock interpreters; None: it has none there.
+        struct: its parameters in `builtin_data` of stock interpreters; None: the fields of
+            `options` in their order.
+        precision: how it bears reduced precision.
+        scales: how its kernel reads scales.
+        product: that it sums products; None: it does not.
         is_elementwise: each value of its result depends only on the values at the same position.
-        multiplies: sums products, whose operands may be downcast.
-        result: how its result is stored.
-        reads_unrounded: magnifies a rounding error of its input, or branches on the input.
-        float16: how its result leaves float16.
         rereads: XLA:CPU reads an input in several loops, or each value for many results.
         materializes_integers: XLA:CPU should write its quantized result to memory. Readers would
             compute it again, or branch for each value.
@@ -100,37 +153,37 @@ class OperatorRecord:
         reads_uint8_as_int8: its dynamic range kernel reads the bytes of uint8 weights as int8.
         picks_from: the input of which it reads as much as it writes; None: it reads all inputs.
         reads_values: False: it depends on the shape of its input only.
-        channels: the channels that tensor cores pad; None: it does not run on them.
-        scales: which scales a file may choose.
-        ignores_scales: its kernel computes on the stored integers of these dtypes, if no
-            quantized tensor has another dtype.
-        rescales: dtypes whose integers it converts where it moves them, though `scales` are EQUAL.
         writes: the dtype of its result, whatever the file declares; None: what the file declares.
-        bias: positions of data, weights and bias, whose scale is the product of theirs.
     """
 
     name: str
     options: type[Options] = NoOptions
     _: dataclasses.KW_ONLY
-    cost: CostRule
+    cost: costs.CostRule
     struct: Layout | None = None
+    precision: Precision = Precision()
+    scales: Scaling = Scaling()
+    product: Product | None = None
     is_elementwise: bool = False
-    multiplies: bool = False
-    result: Result = Result.FLOAT32
-    reads_unrounded: bool = False
-    float16: Float16 = Float16.FITS
     rereads: bool = False
     materializes_integers: bool = False
     batch: Batch = Batch.TOGETHER
     reads_uint8_as_int8: bool = False
     picks_from: int | None = None
     reads_values: bool = True
-    channels: Channels | None = None
-    scales: Scales = Scales.OF_KERNEL
-    ignores_scales: frozenset[np.dtype] = WIDE
-    rescales: frozenset[np.dtype] = frozenset()
     writes: np.dtype | None = None
-    bias: tuple[int, int, int] | None = None
+
+    @property
+    def members(self) -> Layout:
+        """Its parameters in stock interpreters; empty if they do not expose them."""
+        return members(self.options) if self.struct is None else self.struct
+
+
+_elementwise = functools.partial(OperatorRecord, is_elementwise=True)
+elementwise = functools.partial(_elementwise, cost=costs.elementwise)
+transcendental = functools.partial(_elementwise, cost=costs.transcendental)
+moves = functools.partial(OperatorRecord, cost=costs.movement, precision=MOVED, scales=EQUAL)
+sums_products = functools.partial(OperatorRecord, precision=REDUCED, product=Product())
 
 
 def table(*records: OperatorRecord) -> dict[str, OperatorRecord]:

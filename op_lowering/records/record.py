@@ -52,4 +52,4 @@ class Record(Options):
 
 
 class NoOptions(Record):
-    """The operator has no table in schema.fbs (RELU, TANH, FLOOR...)."""
+    """The operator has no table in schema.fbs (RELU, FLOOR), or one without fields (ABS, PAD)."""

@@ -1,6 +1,6 @@
 """Quantized tensors as LiteRT's kernels read them: integers that stand for reals, or integers.
 
-The operator's record has which scales its kernel reads: `scales`, `ignores_scales`, `rescales`.
+The operator's record has which scales its kernel reads: `scales`.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ def why_not_in_reals(record: OperatorRecord, inputs: Specs, outputs: Specs) -> s
     quantized = _quantized(inputs, outputs)
     if not quantized:
         return None
-    first, moves = quantized[0], record.scales is Scales.EQUAL
+    first, moves = quantized[0], record.scales.chosen is Scales.EQUAL
     if _ignores_scales(record, quantized) and not (moves and first.dtype not in WIDE):
         return f"the kernel computes on the integers of {first.name!r}, whatever they stand for"
-    if not moves or first.dtype in record.rescales:
+    if not moves or first.dtype in record.scales.rescaled:
         return None
     moved = (spec for spec in (*inputs, *outputs) if spec is not None and spec.dtype == first.dtype)
     reasons = (why_not_alike(first, spec) for spec in moved)
@@ -58,7 +58,7 @@ def _quantized(inputs: Specs, outputs: Specs) -> list[TensorSpec]:
 
 
 def _ignores_scales(record: OperatorRecord, quantized: list[TensorSpec]) -> bool:
-    return bool(quantized) and all(spec.dtype in record.ignores_scales for spec in quantized)
+    return bool(quantized) and all(spec.dtype in record.scales.ignored for spec in quantized)
 
 
 def _without_scales(specs: Specs) -> Specs:

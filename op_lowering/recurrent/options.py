@@ -2,10 +2,12 @@
 
 import functools
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, LSTMKernelType
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, Result, table
+from jaxdelegate.op_lowering.records.operator import (
+    sums_products,
+    table,
+)
 from jaxdelegate.op_lowering.records.record import Record
 
 
@@ -29,8 +31,6 @@ class LSTMOptions(Record):
 
 
 class SequenceRNNOptions(Record):
-    """Options of UNIDIRECTIONAL_SEQUENCE_RNN."""
-
     time_major: bool = False
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
     asymmetric_quantize_inputs: bool = False
@@ -71,83 +71,13 @@ RecurrentOptions = (
     | BidirectionalSequenceLSTMOptions
 )
 
-_record = functools.partial(
-    OperatorRecord, multiplies=True, result=Result.REDUCED, reads_uint8_as_int8=True
-)
+_recurrent = functools.partial(sums_products, reads_uint8_as_int8=True)
 RECORDS = table(
-    _record(
-        "BIDIRECTIONAL_SEQUENCE_LSTM",
-        BidirectionalSequenceLSTMOptions,
-        cost=costs.lstm,
-        struct={
-            "fused_activation_function": c.ACTIVATION,
-            "cell_clip": c.FLOAT,
-            "proj_clip": c.FLOAT,
-            "merge_outputs": c.BOOL,
-            "time_major": c.BOOL,
-            "asymmetric_quantize_inputs": c.BOOL,
-        },
-    ),
-    _record(
-        "BIDIRECTIONAL_SEQUENCE_RNN",
-        BidirectionalSequenceRNNOptions,
-        cost=costs.rnn,
-        struct={
-            "time_major": c.BOOL,
-            "fused_activation_function": c.ACTIVATION,
-            "merge_outputs": c.BOOL,
-            "asymmetric_quantize_inputs": c.BOOL,
-        },
-    ),
-    _record(
-        "LSTM",
-        LSTMOptions,
-        cost=costs.lstm_step,
-        struct={
-            "fused_activation_function": c.ACTIVATION,
-            "cell_clip": c.FLOAT,
-            "proj_clip": c.FLOAT,
-            "kernel_type": c.same(LSTMKernelType),
-            "asymmetric_quantize_inputs": c.BOOL,
-        },
-    ),
-    _record(
-        "RNN",
-        RNNOptions,
-        cost=costs.rnn_step,
-        struct={"fused_activation_function": c.ACTIVATION, "asymmetric_quantize_inputs": c.BOOL},
-    ),
-    _record(
-        "SVDF",
-        SVDFOptions,
-        cost=costs.svdf,
-        struct={
-            "rank": c.INT,
-            "fused_activation_function": c.ACTIVATION,
-            "asymmetric_quantize_inputs": c.BOOL,
-        },
-    ),
-    _record(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM",
-        UnidirectionalSequenceLSTMOptions,
-        cost=costs.lstm,
-        struct={
-            "fused_activation_function": c.ACTIVATION,
-            "cell_clip": c.FLOAT,
-            "proj_clip": c.FLOAT,
-            "time_major": c.BOOL,
-            "asymmetric_quantize_inputs": c.BOOL,
-            "diagonal_recurrent_tensors": c.BOOL,
-        },
-    ),
-    _record(
-        "UNIDIRECTIONAL_SEQUENCE_RNN",
-        SequenceRNNOptions,
-        cost=costs.rnn,
-        struct={
-            "time_major": c.BOOL,
-            "fused_activation_function": c.ACTIVATION,
-            "asymmetric_quantize_inputs": c.BOOL,
-        },
-    ),
+    _recurrent("BIDIRECTIONAL_SEQUENCE_LSTM", BidirectionalSequenceLSTMOptions, cost=costs.lstm),
+    _recurrent("BIDIRECTIONAL_SEQUENCE_RNN", BidirectionalSequenceRNNOptions, cost=costs.rnn),
+    _recurrent("LSTM", LSTMOptions, cost=costs.lstm_step),
+    _recurrent("RNN", RNNOptions, cost=costs.rnn_step),
+    _recurrent("SVDF", SVDFOptions, cost=costs.svdf),
+    _recurrent("UNIDIRECTIONAL_SEQUENCE_LSTM", UnidirectionalSequenceLSTMOptions, cost=costs.lstm),
+    _recurrent("UNIDIRECTIONAL_SEQUENCE_RNN", SequenceRNNOptions, cost=costs.rnn),
 )

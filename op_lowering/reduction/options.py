@@ -1,22 +1,21 @@
 """Options and records of reductions."""
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.records.operator import (
+    EQUAL,
+    FREE,
+    MOVED,
+    SUM,
+    UNROUNDED,
     Batch,
-    Float16,
     OperatorRecord,
-    Result,
-    Scales,
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
 
 
 class ReducerOptions(Record):
-    """Options of MEAN, SUM and the REDUCE_ operators."""
-
     keep_dims: bool = False
 
 
@@ -34,58 +33,48 @@ class ArgMinOptions(Record):
 
 
 RECORDS = table(
-    *(
-        OperatorRecord(
-            name,
-            options,
-            cost=costs.per_input,
-            struct={"output_type": c.TYPE},
-            reads_unrounded=True,
-            rereads=True,
-            batch=Batch.AXES,
-            scales=Scales.EQUAL,
-        )
-        for name, options in (("ARG_MAX", ArgMaxOptions), ("ARG_MIN", ArgMinOptions))
-    ),
     OperatorRecord(
-        "CUMSUM",
-        CumsumOptions,
+        "ARG_MAX",
+        ArgMaxOptions,
         cost=costs.per_input,
-        struct={"exclusive": c.BOOL, "reverse": c.BOOL},
-        float16=Float16.SUM,
-    ),
-    *(
-        OperatorRecord(
-            name,
-            ReducerOptions,
-            cost=costs.per_input,
-            struct=c.REDUCER,
-            float16=Float16.SUM,
-            batch=Batch.AXES,
-            scales=Scales.FREE,
-        )
-        for name in ("MEAN", "SUM")
-    ),
-    OperatorRecord("REDUCE_ALL", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
-    OperatorRecord("REDUCE_ANY", ReducerOptions, cost=costs.per_input, struct=c.REDUCER),
-    *(
-        OperatorRecord(
-            name,
-            ReducerOptions,
-            cost=costs.per_input,
-            struct=c.REDUCER,
-            result=Result.MOVED,
-            batch=Batch.AXES,
-            scales=Scales.EQUAL,
-        )
-        for name in ("REDUCE_MAX", "REDUCE_MIN")
+        precision=UNROUNDED,
+        rereads=True,
+        batch=Batch.AXES,
+        scales=EQUAL,
     ),
     OperatorRecord(
-        "REDUCE_PROD",
+        "ARG_MIN",
+        ArgMinOptions,
+        cost=costs.per_input,
+        precision=UNROUNDED,
+        rereads=True,
+        batch=Batch.AXES,
+        scales=EQUAL,
+    ),
+    OperatorRecord("CUMSUM", CumsumOptions, cost=costs.per_input, precision=SUM),
+    OperatorRecord(
+        "MEAN", ReducerOptions, cost=costs.per_input, precision=SUM, batch=Batch.AXES, scales=FREE
+    ),
+    OperatorRecord("REDUCE_ALL", ReducerOptions, cost=costs.per_input),
+    OperatorRecord("REDUCE_ANY", ReducerOptions, cost=costs.per_input),
+    OperatorRecord(
+        "REDUCE_MAX",
         ReducerOptions,
         cost=costs.per_input,
-        struct=c.REDUCER,
-        float16=Float16.SUM,
-        scales=Scales.FREE,
+        precision=MOVED,
+        batch=Batch.AXES,
+        scales=EQUAL,
+    ),
+    OperatorRecord(
+        "REDUCE_MIN",
+        ReducerOptions,
+        cost=costs.per_input,
+        precision=MOVED,
+        batch=Batch.AXES,
+        scales=EQUAL,
+    ),
+    OperatorRecord("REDUCE_PROD", ReducerOptions, cost=costs.per_input, precision=SUM, scales=FREE),
+    OperatorRecord(
+        "SUM", ReducerOptions, cost=costs.per_input, precision=SUM, batch=Batch.AXES, scales=FREE
     ),
 )

@@ -1,8 +1,14 @@
 """Options and records of image resizing."""
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
-from jaxdelegate.op_lowering.records.operator import Batch, OperatorRecord, Result, Scales, table
+from jaxdelegate.op_lowering.records.operator import (
+    EQUAL,
+    REDUCED,
+    Batch,
+    OperatorRecord,
+    moves,
+    table,
+)
 from jaxdelegate.op_lowering.records.record import Record
 
 
@@ -21,19 +27,10 @@ RECORDS = table(
         "RESIZE_BILINEAR",
         ResizeBilinearOptions,
         cost=costs.bilinear,
-        struct=c.RESIZE,
-        result=Result.REDUCED,
+        precision=REDUCED,
         rereads=True,
         batch=Batch.FIRST_INPUT,
-        scales=Scales.EQUAL,
+        scales=EQUAL,
     ),
-    OperatorRecord(
-        "RESIZE_NEAREST_NEIGHBOR",
-        ResizeNearestNeighborOptions,
-        cost=costs.movement,
-        struct=c.RESIZE,
-        result=Result.MOVED,
-        batch=Batch.FIRST_INPUT,
-        scales=Scales.EQUAL,
-    ),
+    moves("RESIZE_NEAREST_NEIGHBOR", ResizeNearestNeighborOptions, batch=Batch.FIRST_INPUT),
 )

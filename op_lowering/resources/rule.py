@@ -6,16 +6,8 @@ elsewhere stay on the host, as hash tables do.
 """
 
 from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.resources.options import (
-    AssignVariableOptions,
-    HashtableFindOptions,
-    HashtableImportOptions,
-    HashtableOptions,
-    HashtableSizeOptions,
-    ReadVariableOptions,
-    VarHandleOptions,
-)
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
+from jaxdelegate.op_lowering.resources.options import HashtableOptions, VarHandleOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
@@ -54,10 +46,10 @@ def _lower_assign(_op: Op[Options]) -> Function:
     return lambda _handle, value, _old: (value,)
 
 
-READ_VARIABLE = OpRule("READ_VARIABLE", ReadVariableOptions, 1, _why_not_read, _lower_read)
+READ_VARIABLE = OpRule("READ_VARIABLE", NoOptions, 1, _why_not_read, _lower_read)
 ASSIGN_VARIABLE = OpRule(
     "ASSIGN_VARIABLE",
-    AssignVariableOptions,
+    NoOptions,
     1,
     _why_not_assign,
     _lower_assign,
@@ -70,9 +62,9 @@ ASSIGN_VARIABLE = OpRule(
 VAR_HANDLE = host_only("VAR_HANDLE", VarHandleOptions, 1, "XLA does not support resource handles")
 _TABLES = "XLA does not support hash tables"
 HASHTABLE = host_only("HASHTABLE", HashtableOptions, 1, _TABLES)
-HASHTABLE_FIND = host_only("HASHTABLE_FIND", HashtableFindOptions, 1, _TABLES)
-HASHTABLE_IMPORT = host_only("HASHTABLE_IMPORT", HashtableImportOptions, 1, _TABLES)
-HASHTABLE_SIZE = host_only("HASHTABLE_SIZE", HashtableSizeOptions, 1, _TABLES)
+HASHTABLE_FIND = host_only("HASHTABLE_FIND", NoOptions, 1, _TABLES)
+HASHTABLE_IMPORT = host_only("HASHTABLE_IMPORT", NoOptions, 1, _TABLES)
+HASHTABLE_SIZE = host_only("HASHTABLE_SIZE", NoOptions, 1, _TABLES)
 
 RULES = table(
     ASSIGN_VARIABLE,

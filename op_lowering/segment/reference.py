@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.reduction.reference import accumulator, limits, refuse_quantized
-from jaxdelegate.op_lowering.segment.options import SegmentSumOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel, Run
 
 
-def segment_sum_shape(_o: SegmentSumOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def segment_sum_shape(_o: NoOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """The last id is the highest."""
     x, ids = inputs[:2]
     if ids.const is None:
@@ -24,9 +23,7 @@ def _count_segments(ids: Array) -> int:
 
 
 @np.errstate(all="ignore")
-def segment_sum(
-    _o: SegmentSumOptions, inputs: Specs, outputs: Specs, x: Array, ids: Array
-) -> tuple[Array]:
+def segment_sum(_o: NoOptions, inputs: Specs, outputs: Specs, x: Array, ids: Array) -> tuple[Array]:
     refuse_quantized("SEGMENT_SUM", inputs[0])
     if ids.shape != x.shape[:1]:
         raise ValueError(f"segment ids {list(ids.shape)} do not name the rows of {list(x.shape)}")

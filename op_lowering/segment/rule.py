@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.reduction.rule import limits
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -23,17 +23,10 @@ from jaxdelegate.op_lowering.rule import (
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.segment.options import (
-    SegmentSumOptions,
-    UnsortedSegmentMaxOptions,
-    UnsortedSegmentMinOptions,
-    UnsortedSegmentProdOptions,
-    UnsortedSegmentSumOptions,
-)
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 
-def _why_not_segment_sum(op: Op[SegmentSumOptions]) -> str | None:
+def _why_not_segment_sum(op: Op[NoOptions]) -> str | None:
     x, ids = op.inputs[:2]
     reason = first_reason(
         why_not_const(ids), why_not_dtype(x, FLOATS, np.int32), why_not_dtype(ids, np.int32)
@@ -47,7 +40,7 @@ def _why_not_segment_sum(op: Op[SegmentSumOptions]) -> str | None:
     return None if rising else "segment ids do not rise from 0 in steps of at most 1"
 
 
-def _lower_segment_sum(op: Op[SegmentSumOptions]) -> Function:
+def _lower_segment_sum(op: Op[NoOptions]) -> Function:
     accumulator, y = op.context.precision.accumulator(op.inputs[0].dtype), op.outputs[0]
 
     def segment_sum(x: jax.Array, ids: jax.Array) -> tuple[jax.Array]:
@@ -58,9 +51,7 @@ def _lower_segment_sum(op: Op[SegmentSumOptions]) -> Function:
     return segment_sum
 
 
-SEGMENT_SUM = OpRule(
-    "SEGMENT_SUM", SegmentSumOptions, 1, _why_not_segment_sum, _lower_segment_sum, arity=2
-)
+SEGMENT_SUM = OpRule("SEGMENT_SUM", NoOptions, 1, _why_not_segment_sum, _lower_segment_sum, arity=2)
 
 
 def _why_not_unsorted(op: Op[Options]) -> str | None:
@@ -164,21 +155,19 @@ def _unsorted_rule(
 
 
 UNSORTED_SEGMENT_SUM = _unsorted_rule(
-    "UNSORTED_SEGMENT_SUM", UnsortedSegmentSumOptions, _scattered("add"), lambda _: 0
+    "UNSORTED_SEGMENT_SUM", NoOptions, _scattered("add"), lambda _: 0
 )
-UNSORTED_SEGMENT_PROD = _unsorted_rule(
-    "UNSORTED_SEGMENT_PROD", UnsortedSegmentProdOptions, multiplied, lambda _: 1
-)
+UNSORTED_SEGMENT_PROD = _unsorted_rule("UNSORTED_SEGMENT_PROD", NoOptions, multiplied, lambda _: 1)
 UNSORTED_SEGMENT_MAX = _unsorted_rule(
     "UNSORTED_SEGMENT_MAX",
-    UnsortedSegmentMaxOptions,
+    NoOptions,
     _scattered("max"),
     lambda d: limits(d)[0],
     skips_nan=True,
 )
 UNSORTED_SEGMENT_MIN = _unsorted_rule(
     "UNSORTED_SEGMENT_MIN",
-    UnsortedSegmentMinOptions,
+    NoOptions,
     _scattered("min"),
     lambda d: limits(d)[1],
     skips_nan=True,

@@ -27,16 +27,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.shape.options import (
-    BroadcastToOptions,
-    ExpandDimsOptions,
-    FillOptions,
-    RangeOptions,
-    RankOptions,
-    ReshapeOptions,
-    ShapeOptions,
-    SqueezeOptions,
-)
+from jaxdelegate.op_lowering.shape.options import ReshapeOptions, ShapeOptions, SqueezeOptions
 from jaxdelegate.op_lowering.spec import Shape
 
 
@@ -60,7 +51,7 @@ def _lower_reshape(op: Op[Options]) -> Function:
 
 RESHAPE = OpRule("RESHAPE", ReshapeOptions, 1, _why_not_reshape, _lower_reshape)
 SQUEEZE = OpRule("SQUEEZE", SqueezeOptions, 2, _why_not_reshape, _lower_reshape)
-EXPAND_DIMS = OpRule("EXPAND_DIMS", ExpandDimsOptions, 1, _why_not_reshape, _lower_reshape, arity=2)
+EXPAND_DIMS = OpRule("EXPAND_DIMS", NoOptions, 1, _why_not_reshape, _lower_reshape, arity=2)
 
 
 def _why_not_shape(op: Op[Options]) -> str | None:
@@ -76,16 +67,16 @@ def _lower_shape(op: Op[ShapeOptions]) -> Function:
     return lambda _x: (jnp.asarray(sizes),)
 
 
-def _lower_rank(op: Op[RankOptions]) -> Function:
+def _lower_rank(op: Op[NoOptions]) -> Function:
     rank = np.asarray(len(op.inputs[0].shape), op.outputs[0].dtype)
     return lambda _x: (jnp.asarray(rank),)
 
 
 SHAPE = OpRule("SHAPE", ShapeOptions, 1, _why_not_shape, _lower_shape)
-RANK = OpRule("RANK", RankOptions, 1, _why_not_shape, _lower_rank)
+RANK = OpRule("RANK", NoOptions, 1, _why_not_shape, _lower_rank)
 
 
-def _why_not_broadcast_to(op: Op[BroadcastToOptions]) -> str | None:
+def _why_not_broadcast_to(op: Op[NoOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     fits = _broadcasts(x.shape, y.shape)
     return first_reason(
@@ -99,7 +90,7 @@ def _broadcasts(shape: Shape, to: Shape) -> bool:
     return len(shape) <= len(to) and all(n in (1, m) for n, m in aligned)
 
 
-def _lower_broadcast_to(op: Op[BroadcastToOptions]) -> Function:
+def _lower_broadcast_to(op: Op[NoOptions]) -> Function:
     shape = op.outputs[0].shape
 
     def broadcast_to(x: jax.Array, _shape: jax.Array) -> tuple[jax.Array]:
@@ -109,7 +100,7 @@ def _lower_broadcast_to(op: Op[BroadcastToOptions]) -> Function:
 
 
 BROADCAST_TO = OpRule(
-    "BROADCAST_TO", BroadcastToOptions, 4, _why_not_broadcast_to, _lower_broadcast_to, arity=2
+    "BROADCAST_TO", NoOptions, 4, _why_not_broadcast_to, _lower_broadcast_to, arity=2
 )
 
 
@@ -139,7 +130,7 @@ BROADCAST_ARGS = OpRule(
 )
 
 
-def _why_not_fill(op: Op[FillOptions]) -> str | None:
+def _why_not_fill(op: Op[NoOptions]) -> str | None:
     value = op.inputs[1]
     one = math.prod(value.shape) == 1
     return first_reason(
@@ -148,7 +139,7 @@ def _why_not_fill(op: Op[FillOptions]) -> str | None:
     )
 
 
-def _lower_fill(op: Op[FillOptions]) -> Function:
+def _lower_fill(op: Op[NoOptions]) -> Function:
     shape = op.outputs[0].shape
 
     def fill(_dims: jax.Array, value: jax.Array) -> tuple[jax.Array]:
@@ -157,10 +148,10 @@ def _lower_fill(op: Op[FillOptions]) -> Function:
     return fill
 
 
-FILL = OpRule("FILL", FillOptions, 5, _why_not_fill, _lower_fill, arity=2)
+FILL = OpRule("FILL", NoOptions, 5, _why_not_fill, _lower_fill, arity=2)
 
 
-def _why_not_range(op: Op[RangeOptions]) -> str | None:
+def _why_not_range(op: Op[NoOptions]) -> str | None:
     scalars = all(spec.shape == () for spec in op.inputs[:3])
     return first_reason(
         why_not_const(*op.inputs[:3]),
@@ -169,7 +160,7 @@ def _why_not_range(op: Op[RangeOptions]) -> str | None:
     )
 
 
-def _lower_range(op: Op[RangeOptions]) -> Function:
+def _lower_range(op: Op[NoOptions]) -> Function:
     start, _limit, delta = (np.asarray(spec.const) for spec in op.inputs[:3])
     terms = np.full(op.outputs[0].shape, delta, op.outputs[0].dtype)
     terms[:1] = start
@@ -178,7 +169,7 @@ def _lower_range(op: Op[RangeOptions]) -> Function:
     return lambda _start, _limit, _delta: (jnp.asarray(values),)
 
 
-RANGE = OpRule("RANGE", RangeOptions, 2, _why_not_range, _lower_range, arity=3)
+RANGE = OpRule("RANGE", NoOptions, 2, _why_not_range, _lower_range, arity=3)
 
 
 def _why_not_gradient_args(op: Op[CustomOptions]) -> str | None:

@@ -4,12 +4,10 @@ import dataclasses
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions, FlexbufferOptions
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
-from jaxdelegate.op_lowering.records.record import Record
-
-
-class Rfft2dOptions(Record):
-    """Table `Rfft2dOptions`: RFFT2D."""
+from jaxdelegate.op_lowering.records.operator import (
+    OperatorRecord,
+    table,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,5 +33,5 @@ RECORDS = table(
     OperatorRecord("AudioSpectrogram", AudioSpectrogramOptions, cost=costs.spectrogram),
     OperatorRecord("IRFFT2D", CustomOptions, cost=costs.fourier),
     OperatorRecord("Mfcc", MfccOptions, cost=costs.mfcc),
-    OperatorRecord("RFFT2D", Rfft2dOptions, cost=costs.fourier),
+    OperatorRecord("RFFT2D", cost=costs.fourier),
 )

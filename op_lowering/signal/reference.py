@@ -5,11 +5,8 @@ import math
 import numpy as np
 
 from jaxdelegate.op_lowering.records.custom import CustomOptions
-from jaxdelegate.op_lowering.signal.options import (
-    AudioSpectrogramOptions,
-    MfccOptions,
-    Rfft2dOptions,
-)
+from jaxdelegate.op_lowering.records.record import NoOptions
+from jaxdelegate.op_lowering.signal.options import AudioSpectrogramOptions, MfccOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
 
@@ -22,7 +19,7 @@ def _check(inputs: Specs, dtype: type[np.generic]) -> None:
 # --- RFFT2D and IRFFT2D: signal or spectrum, lengths of the transform along H and W ---
 
 
-def rfft2d_shape(_o: Rfft2dOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def rfft2d_shape(_o: NoOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[..., length H, length W / 2 + 1]; None where the lengths are not constant."""
     x, length = inputs[:2]
     if length.const is None:
@@ -30,9 +27,7 @@ def rfft2d_shape(_o: Rfft2dOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     return ((*x.shape[:-2], int(length.const[0]), int(length.const[1]) // 2 + 1),)
 
 
-def rfft2d(
-    _o: Rfft2dOptions, inputs: Specs, outputs: Specs, x: Array, length: Array
-) -> tuple[Array]:
+def rfft2d(_o: NoOptions, inputs: Specs, outputs: Specs, x: Array, length: Array) -> tuple[Array]:
     """The signal is cropped or zero-padded to the lengths, as in kernels/rfft2d.cc."""
     _check(inputs, np.float32)
     n_rows, n_columns = (int(n) for n in length)

@@ -15,6 +15,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common.derivatives import derived_as, root
 from jaxdelegate.op_lowering.common.movement import integers
 from jaxdelegate.op_lowering.records.custom import CustomOptions
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -26,11 +27,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
     why_not_result,
 )
-from jaxdelegate.op_lowering.signal.options import (
-    AudioSpectrogramOptions,
-    MfccOptions,
-    Rfft2dOptions,
-)
+from jaxdelegate.op_lowering.signal.options import AudioSpectrogramOptions, MfccOptions
 from jaxdelegate.op_lowering.spec import Specs
 
 _FLOOR = 1e-12  # of a mel band, before the logarithm
@@ -75,11 +72,11 @@ def _fitted(x: jax.Array, rows: int, columns: int) -> jax.Array:
     return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, n) for n in missing])
 
 
-def _why_not_rfft2d(op: Op[Rfft2dOptions]) -> str | None:
+def _why_not_rfft2d(op: Op[NoOptions]) -> str | None:
     return why_not_result(op.outputs[0], np.complex64) or _why_not_transform(op.inputs, np.float32)
 
 
-def _lower_rfft2d(op: Op[Rfft2dOptions]) -> Function:
+def _lower_rfft2d(op: Op[NoOptions]) -> Function:
     rows, columns = integers(op.inputs[1])
 
     def rfft2d(x: jax.Array, wide: np.dtype) -> jax.Array:
@@ -210,7 +207,7 @@ def _lower_mfcc(op: Op[MfccOptions]) -> Function:
     return _derived_in_float32(op.context, mfcc)
 
 
-RFFT2D = OpRule("RFFT2D", Rfft2dOptions, 1, _why_not_rfft2d, _lower_rfft2d, arity=2)
+RFFT2D = OpRule("RFFT2D", NoOptions, 1, _why_not_rfft2d, _lower_rfft2d, arity=2)
 IRFFT2D = OpRule("IRFFT2D", CustomOptions, 1, _why_not_irfft2d, _lower_irfft2d, arity=2)
 AUDIO_SPECTROGRAM = OpRule(
     "AudioSpectrogram", AudioSpectrogramOptions, 1, _why_not_spectrogram, _lower_spectrogram

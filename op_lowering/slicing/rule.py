@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.common.movement import (
     why_not_moved,
 )
 from jaxdelegate.op_lowering.common.tracing import traced_once
-from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -35,8 +35,6 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.slicing import cache_update_mosaic
 from jaxdelegate.op_lowering.slicing.options import (
-    DynamicUpdateSliceOptions,
-    SliceOptions,
     SplitOptions,
     SplitVOptions,
     StridedSliceOptions,
@@ -45,7 +43,7 @@ from jaxdelegate.op_lowering.slicing.options import (
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 
-def _why_not_slice(op: Op[SliceOptions]) -> str | None:
+def _why_not_slice(op: Op[NoOptions]) -> str | None:
     x, begin, size = op.inputs[:3]
     rank = len(x.shape)
     aligned = begin.shape == size.shape == (rank,)
@@ -63,7 +61,7 @@ def _why_not_inside(x: TensorSpec, begin: TensorSpec, y: TensorSpec) -> str | No
     return None if inside else f"{list(y.shape)} values at {starts} leave {list(x.shape)}"
 
 
-def _lower_slice(op: Op[SliceOptions]) -> Function:
+def _lower_slice(op: Op[NoOptions]) -> Function:
     sizes, begin = op.outputs[0].shape, op.inputs[1]
 
     def moving_slice(x: jax.Array, begin: jax.Array, _size: jax.Array) -> tuple[jax.Array]:
@@ -76,7 +74,7 @@ def _lower_slice(op: Op[SliceOptions]) -> Function:
     return lambda x, _begin, _size: (lax.slice(x, starts, limits),)
 
 
-SLICE = OpRule("SLICE", SliceOptions, 8, _why_not_slice, _lower_slice, arity=3)
+SLICE = OpRule("SLICE", NoOptions, 8, _why_not_slice, _lower_slice, arity=3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,7 +339,7 @@ def _why_not_dynamic_update_slice(op: Op[Options]) -> str | None:
 _CACHE = 1 << 12
 
 
-def _lower_dynamic_update_slice(op: Op[DynamicUpdateSliceOptions]) -> Function:
+def _lower_dynamic_update_slice(op: Op[NoOptions]) -> Function:
     x, update = op.inputs[:2]
     last = np.subtract(x.shape, update.shape).astype(op.inputs[2].dtype)
 
@@ -405,7 +403,7 @@ _UPDATED_IN_PLACE: Callable[..., jax.Array] = traced_once(_updated_in_place())
 
 DYNAMIC_UPDATE_SLICE = OpRule(
     "DYNAMIC_UPDATE_SLICE",
-    DynamicUpdateSliceOptions,
+    NoOptions,
     6,
     _why_not_dynamic_update_slice,
     _lower_dynamic_update_slice,

@@ -3,13 +3,14 @@
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.reduction.reference import accumulator, refuse_quantized
-from jaxdelegate.op_lowering.sorting.options import BucketizeOptions, TopKV2Options
+from jaxdelegate.op_lowering.sorting.options import BucketizeOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
 
-def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
+def topk_shapes(_o: NoOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """Values and indices; k is 0 where it is negative."""
     x, k = inputs[:2]
     if k.const is None:
@@ -18,9 +19,7 @@ def topk_shapes(_o: TopKV2Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return shape, shape
 
 
-def topk(
-    _o: TopKV2Options, _inputs: Specs, outputs: Specs, x: Array, k: Array
-) -> tuple[Array, Array]:
+def topk(_o: NoOptions, _inputs: Specs, outputs: Specs, x: Array, k: Array) -> tuple[Array, Array]:
     """Values descend; equal ones are ordered by index, and NaN is last."""
     n, wanted = x.shape[-1], max(int(k.ravel()[0]), 0)
     if wanted > n:

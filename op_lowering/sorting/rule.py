@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.reduction.rule import why_not_count, why_not_ordered
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -19,7 +20,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
     why_not_result,
 )
-from jaxdelegate.op_lowering.sorting.options import BucketizeOptions, TopKV2Options
+from jaxdelegate.op_lowering.sorting.options import BucketizeOptions
 
 
 def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -47,7 +48,7 @@ def _keys(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(x), jnp.asarray(limits.min, integer), keys)
 
 
-def _why_not_topk(op: Op[TopKV2Options]) -> str | None:
+def _why_not_topk(op: Op[NoOptions]) -> str | None:
     x, k = op.inputs[:2]
     if len(op.outputs) != 2:
         return why_not_count(op.outputs, 2)
@@ -66,7 +67,7 @@ def _why_not_topk(op: Op[TopKV2Options]) -> str | None:
     return f"k is {largest}, of {x.shape[-1]} values" if largest > x.shape[-1] else None
 
 
-def _lower_topk(op: Op[TopKV2Options]) -> Function:
+def _lower_topk(op: Op[NoOptions]) -> Function:
     k = op.outputs[0].shape[-1]  # 0 where the input is negative
     index_dtype = op.outputs[1].dtype
 
@@ -77,7 +78,7 @@ def _lower_topk(op: Op[TopKV2Options]) -> Function:
     return topk
 
 
-TOPK_V2 = OpRule("TOPK_V2", TopKV2Options, 3, _why_not_topk, _lower_topk, arity=2)
+TOPK_V2 = OpRule("TOPK_V2", NoOptions, 3, _why_not_topk, _lower_topk, arity=2)
 
 
 def _why_not_bucketize(op: Op[BucketizeOptions]) -> str | None:

@@ -1,12 +1,11 @@
 """Options and records of DENSIFY."""
 
 from jaxdelegate.op_lowering.records import costs
-from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
-from jaxdelegate.op_lowering.records.record import Record
+from jaxdelegate.op_lowering.records.operator import (
+    OperatorRecord,
+    table,
+)
 
-
-class DensifyOptions(Record):
-    """Table `DensifyOptions`: DENSIFY."""
-
-
-RECORDS = table(OperatorRecord("DENSIFY", DensifyOptions, cost=costs.movement))
+RECORDS = table(
+    OperatorRecord("DENSIFY", cost=costs.movement),
+)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import why_not_moved
+from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_const
-from jaxdelegate.op_lowering.sparse.options import DensifyOptions
 from jaxdelegate.op_lowering.spec import Shape, Sparsity
 
 
-def _why_not_densify(op: Op[DensifyOptions]) -> str | None:
+def _why_not_densify(op: Op[NoOptions]) -> str | None:
     x = op.inputs[0]
     return first_reason(why_not_const(x), why_not_moved(op.context, x, op.outputs[0]))
 
@@ -42,7 +42,7 @@ def _positions(sparsity: Sparsity, shape: Shape) -> np.ndarray:
     return positions
 
 
-def _lower_densify(op: Op[DensifyOptions]) -> Function:
+def _lower_densify(op: Op[NoOptions]) -> Function:
     shape, sparsity = op.outputs[0].shape, op.inputs[0].sparsity
     if sparsity is None:  # densified already
         return lambda x: (x.reshape(shape),)
@@ -55,6 +55,6 @@ def _lower_densify(op: Op[DensifyOptions]) -> Function:
     return densify
 
 
-DENSIFY = OpRule("DENSIFY", DensifyOptions, 1, _why_not_densify, _lower_densify)
+DENSIFY = OpRule("DENSIFY", NoOptions, 1, _why_not_densify, _lower_densify)
 
 RULES = table(DENSIFY)

@@ -38,7 +38,6 @@ from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, tab
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCompareOptions,
     StablehloCustomCallOptions,
-    StablehloShiftLeftOptions,
 )
 
 ELEMENTS: Dtypes = NUMBERS | COMPLEX | BOOLS
@@ -101,7 +100,7 @@ STABLEHLO_MINIMUM = _binary("STABLEHLO_MINIMUM", lax.min, ELEMENTS)
 STABLEHLO_AND = _binary("STABLEHLO_AND", lax.bitwise_and, INTEGERS | BOOLS)
 STABLEHLO_OR = _binary("STABLEHLO_OR", lax.bitwise_or, INTEGERS | BOOLS)
 STABLEHLO_SHIFT_LEFT = _binary(
-    "STABLEHLO_SHIFT_LEFT", lax.shift_left, INTEGERS, options_type=StablehloShiftLeftOptions
+    "STABLEHLO_SHIFT_LEFT", lax.shift_left, INTEGERS, options_type=NoOptions
 )
 
 

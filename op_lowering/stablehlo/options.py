@@ -9,12 +9,22 @@ from jaxdelegate.op_lowering.records.enums import (
     StablehloPrecisionConfig,
 )
 from jaxdelegate.op_lowering.records.operator import (
+    EQUAL,
     INTEGERS,
+    INTEGERS_ONLY,
+    MOVED,
+    REDUCED,
+    UNROUNDED,
     Float16,
     OperatorRecord,
-    Result,
+    Precision,
     Scales,
+    Scaling,
+    elementwise,
+    moves,
+    sums_products,
     table,
+    transcendental,
 )
 from jaxdelegate.op_lowering.records.record import Record
 
@@ -134,109 +144,64 @@ class StablehloTransposeOptions(Record):
     permutation: tuple[int, ...] = ()
 
 
-class DilateOptions(Record):
-    """Table `DilateOptions`: DILATE."""
-
-
 class ReduceWindowOptions(Record):
     reduce_function: ReduceWindowFunction = ReduceWindowFunction.UNSUPPORTED
 
 
-class StablehloShiftLeftOptions(Record):
-    """Table `StablehloShiftLeftOptions`: STABLEHLO_SHIFT_LEFT."""
-
-
 RECORDS = table(
-    OperatorRecord("DILATE", DilateOptions, cost=costs.movement, scales=Scales.EQUAL),
+    OperatorRecord("DILATE", cost=costs.movement, scales=EQUAL),
     OperatorRecord(
-        "REDUCE_WINDOW",
-        ReduceWindowOptions,
-        cost=costs.reduce_window,
-        struct={"reduce_function": c.same(ReduceWindowFunction)},
-        ignores_scales=INTEGERS,
+        "REDUCE_WINDOW", ReduceWindowOptions, cost=costs.reduce_window, scales=INTEGERS_ONLY
     ),
-    OperatorRecord(
-        "STABLEHLO_CLAMP",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
+    elementwise("STABLEHLO_ABS", precision=MOVED, scales=INTEGERS_ONLY),
+    elementwise("STABLEHLO_ADD", precision=REDUCED, scales=INTEGERS_ONLY),
+    elementwise("STABLEHLO_AND", scales=INTEGERS_ONLY),
+    moves("STABLEHLO_BROADCAST_IN_DIM", StablehloBroadcastInDimOptions, struct=c.NOT_HANDED_OUT),
+    transcendental("STABLEHLO_CBRT", precision=UNROUNDED),
+    elementwise("STABLEHLO_CLAMP", precision=MOVED, scales=Scaling(Scales.EQUAL, ignored=INTEGERS)),
+    elementwise(
         "STABLEHLO_COMPARE",
         StablehloCompareOptions,
-        cost=costs.elementwise,
         struct=c.NOT_HANDED_OUT,
-        is_elementwise=True,
-        reads_unrounded=True,
-        ignores_scales=INTEGERS,
+        precision=UNROUNDED,
+        scales=INTEGERS_ONLY,
     ),
-    OperatorRecord(
-        "STABLEHLO_CONVERT",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
+    moves("STABLEHLO_CONCATENATE", StablehloConcatenateOptions, struct=c.NOT_HANDED_OUT),
+    elementwise("STABLEHLO_CONVERT", precision=UNROUNDED, scales=INTEGERS_ONLY),
+    sums_products(
         "STABLEHLO_CONVOLUTION",
         StablehloConvolutionOptions,
         cost=costs.stablehlo_convolution,
         struct=c.NOT_HANDED_OUT,
-        multiplies=True,
-        result=Result.REDUCED,
     ),
+    transcendental("STABLEHLO_COSINE", precision=UNROUNDED),
     OperatorRecord(
         "STABLEHLO_CUSTOM_CALL",
         StablehloCustomCallOptions,
         cost=costs.unknown,
         struct=c.NOT_HANDED_OUT,
     ),
-    OperatorRecord(
-        "STABLEHLO_DIVIDE",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        reads_unrounded=True,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
+    elementwise("STABLEHLO_DIVIDE", precision=UNROUNDED, scales=INTEGERS_ONLY),
+    sums_products(
         "STABLEHLO_DOT_GENERAL",
         StablehloDotGeneralOptions,
         cost=costs.dot_general,
         struct=c.NOT_HANDED_OUT,
-        multiplies=True,
-        result=Result.REDUCED,
     ),
-    OperatorRecord(
+    moves(
         "STABLEHLO_DYNAMIC_SLICE",
         StablehloDynamicSliceOptions,
-        cost=costs.movement,
         struct=c.NOT_HANDED_OUT,
-        result=Result.MOVED,
         picks_from=0,
-        scales=Scales.EQUAL,
     ),
-    OperatorRecord(
-        "STABLEHLO_DYNAMIC_UPDATE_SLICE",
-        cost=costs.movement,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
+    moves("STABLEHLO_DYNAMIC_UPDATE_SLICE"),
+    transcendental(
+        "STABLEHLO_EXPONENTIAL", precision=Precision(reads_unrounded=True, float16=Float16.GROWTH)
     ),
-    OperatorRecord(
-        "STABLEHLO_EXPONENTIAL",
-        cost=costs.transcendental,
-        is_elementwise=True,
-        reads_unrounded=True,
-        float16=Float16.GROWTH,
-    ),
-    OperatorRecord(
-        "STABLEHLO_FLOOR", cost=costs.elementwise, is_elementwise=True, reads_unrounded=True
-    ),
-    OperatorRecord(
+    elementwise("STABLEHLO_FLOOR", precision=UNROUNDED),
+    moves(
         "STABLEHLO_GATHER",
         StablehloGatherOptions,
-        cost=costs.movement,
         struct={
             "offset_dims": c.INDICES,
             "collapsed_slice_dims": c.INDICES,
@@ -245,44 +210,44 @@ RECORDS = table(
             "slice_sizes": c.INDICES,
             "indices_are_sorted": c.BOOL,
         },
-        result=Result.MOVED,
         picks_from=0,
-        scales=Scales.EQUAL,
     ),
     OperatorRecord(
         "STABLEHLO_IOTA", StablehloIotaOptions, cost=costs.movement, struct=c.NOT_HANDED_OUT
     ),
-    OperatorRecord(
+    transcendental("STABLEHLO_LOG", precision=UNROUNDED),
+    transcendental("STABLEHLO_LOGISTIC", precision=REDUCED),
+    elementwise(
+        "STABLEHLO_MAXIMUM", precision=MOVED, scales=Scaling(Scales.EQUAL, ignored=INTEGERS)
+    ),
+    elementwise(
+        "STABLEHLO_MINIMUM", precision=MOVED, scales=Scaling(Scales.EQUAL, ignored=INTEGERS)
+    ),
+    elementwise("STABLEHLO_MULTIPLY", precision=REDUCED, scales=INTEGERS_ONLY),
+    elementwise("STABLEHLO_NEGATE", precision=MOVED, scales=INTEGERS_ONLY),
+    elementwise("STABLEHLO_OR", scales=INTEGERS_ONLY),
+    moves(
         "STABLEHLO_PAD",
         StablehloPadOptions,
-        cost=costs.movement,
-        struct={
-            "edge_padding_low": c.by_rank(8),
-            "edge_padding_high": c.by_rank(8),
-            "interior_padding": c.by_rank(8),
-        },
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
+        struct=dict.fromkeys(
+            ("edge_padding_low", "edge_padding_high", "interior_padding"), c.by_rank(8)
+        ),
     ),
-    OperatorRecord(
+    transcendental(
         "STABLEHLO_POWER",
-        cost=costs.transcendental,
-        is_elementwise=True,
-        reads_unrounded=True,
-        float16=Float16.GROWTH,
-        ignores_scales=INTEGERS,
+        precision=Precision(reads_unrounded=True, float16=Float16.GROWTH),
+        scales=INTEGERS_ONLY,
     ),
     OperatorRecord(
         "STABLEHLO_REDUCE",
         StablehloReduceOptions,
         cost=costs.stablehlo_reduce,
         struct=c.NOT_HANDED_OUT,
-        ignores_scales=INTEGERS,
+        scales=INTEGERS_ONLY,
     ),
     OperatorRecord(
         "STABLEHLO_REDUCE_WINDOW",
         StablehloReduceWindowOptions,
-        cost=costs.reduce_window,
         struct={
             "window_dimensions": c.by_rank(8),
             "window_strides": c.by_rank(8),
@@ -291,11 +256,12 @@ RECORDS = table(
             "padding": c.by_rank(16, each=2),
             "body_subgraph_index": c.INT,
         },
-        ignores_scales=INTEGERS,
+        cost=costs.reduce_window,
+        scales=INTEGERS_ONLY,
     ),
-    OperatorRecord(
-        "STABLEHLO_RESHAPE", cost=costs.movement, result=Result.MOVED, scales=Scales.EQUAL
-    ),
+    elementwise("STABLEHLO_REMAINDER", scales=INTEGERS_ONLY),
+    moves("STABLEHLO_RESHAPE"),
+    transcendental("STABLEHLO_RSQRT", precision=UNROUNDED),
     OperatorRecord(
         "STABLEHLO_SCATTER",
         StablehloScatterOptions,
@@ -309,95 +275,20 @@ RECORDS = table(
             "unique_indices": c.BOOL,
             "update_computation_subgraph_index": c.INT,
         },
-        ignores_scales=INTEGERS,
+        scales=INTEGERS_ONLY,
     ),
-    OperatorRecord(
-        "STABLEHLO_SELECT",
-        cost=costs.elementwise,
-        is_elementwise=True,
-        result=Result.MOVED,
-        scales=Scales.EQUAL,
-    ),
-    OperatorRecord(
-        "STABLEHLO_SHIFT_LEFT",
-        StablehloShiftLeftOptions,
-        cost=costs.elementwise,
-        is_elementwise=True,
-        ignores_scales=INTEGERS,
-    ),
-    OperatorRecord(
-        "STABLEHLO_SLICE",
-        StablehloSliceOptions,
-        cost=costs.movement,
-        struct=c.NOT_HANDED_OUT,
-        result=Result.MOVED,
-        picks_from=0,
-        scales=Scales.EQUAL,
-    ),
+    elementwise("STABLEHLO_SELECT", precision=MOVED, scales=EQUAL),
+    elementwise("STABLEHLO_SHIFT_LEFT", scales=INTEGERS_ONLY),
+    moves("STABLEHLO_SLICE", StablehloSliceOptions, struct=c.NOT_HANDED_OUT, picks_from=0),
     OperatorRecord(
         "STABLEHLO_SORT",
         StablehloSortOptions,
         cost=costs.sort,
         struct=c.NOT_HANDED_OUT,
-        reads_unrounded=True,
-        ignores_scales=INTEGERS,
+        precision=UNROUNDED,
+        scales=INTEGERS_ONLY,
     ),
-    *(
-        OperatorRecord(name, cost=costs.elementwise, is_elementwise=True, ignores_scales=INTEGERS)
-        for name in ("STABLEHLO_AND", "STABLEHLO_OR", "STABLEHLO_REMAINDER")
-    ),
-    *(
-        OperatorRecord(
-            name,
-            cost=costs.elementwise,
-            is_elementwise=True,
-            result=Result.REDUCED,
-            ignores_scales=INTEGERS,
-        )
-        for name in ("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_SUBTRACT")
-    ),
-    *(
-        OperatorRecord(
-            name,
-            cost=costs.elementwise,
-            is_elementwise=True,
-            result=Result.MOVED,
-            ignores_scales=INTEGERS,
-        )
-        for name in ("STABLEHLO_ABS", "STABLEHLO_NEGATE")
-    ),
-    *(
-        OperatorRecord(
-            name,
-            cost=costs.elementwise,
-            is_elementwise=True,
-            result=Result.MOVED,
-            scales=Scales.EQUAL,
-            ignores_scales=INTEGERS,
-        )
-        for name in ("STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
-    ),
-    *(
-        OperatorRecord(name, cost=costs.transcendental, is_elementwise=True, result=Result.REDUCED)
-        for name in ("STABLEHLO_LOGISTIC", "STABLEHLO_TANH")
-    ),
-    *(
-        OperatorRecord(name, cost=costs.transcendental, is_elementwise=True, reads_unrounded=True)
-        for name in ("STABLEHLO_CBRT", "STABLEHLO_COSINE", "STABLEHLO_LOG", "STABLEHLO_RSQRT")
-    ),
-    *(
-        OperatorRecord(
-            name,
-            options,
-            cost=costs.movement,
-            struct=c.NOT_HANDED_OUT,
-            result=Result.MOVED,
-            scales=Scales.EQUAL,
-        )
-        for name, options in (
-            ("STABLEHLO_BROADCAST_IN_DIM", StablehloBroadcastInDimOptions),
-            ("STABLEHLO_CONCATENATE", StablehloConcatenateOptions),
-            ("STABLEHLO_TRANSPOSE", StablehloTransposeOptions),
-        )
-    ),
+    elementwise("STABLEHLO_SUBTRACT", precision=REDUCED, scales=INTEGERS_ONLY),
+    transcendental("STABLEHLO_TANH", precision=REDUCED),
+    moves("STABLEHLO_TRANSPOSE", StablehloTransposeOptions, struct=c.NOT_HANDED_OUT),
 )

@@ -33,7 +33,6 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.op_lowering.stablehlo.options import (
-    DilateOptions,
     StablehloBroadcastInDimOptions,
     StablehloConcatenateOptions,
     StablehloDynamicSliceOptions,
@@ -343,7 +342,7 @@ def _lower_pad(op: Op[StablehloPadOptions]) -> Function:
 STABLEHLO_PAD = OpRule("STABLEHLO_PAD", StablehloPadOptions, 1, _why_not_pad, _lower_pad, arity=2)
 
 
-def _why_not_dilate(op: Op[DilateOptions]) -> str | None:
+def _why_not_dilate(op: Op[NoOptions]) -> str | None:
     x, dilations, fill = op.inputs[:3]
     reason = first_reason(
         why_not_count(op.inputs, 3),
@@ -359,12 +358,12 @@ def _why_not_dilate(op: Op[DilateOptions]) -> str | None:
     return f"a dilation is {least}, not positive" if least < 1 else None
 
 
-def _lower_dilate(op: Op[DilateOptions]) -> Function:
+def _lower_dilate(op: Op[NoOptions]) -> Function:
     pad = _pad([(0, 0, d - 1) for d in integers(op.inputs[1])])
     return lambda x, _dilations, fill: pad(x, fill)
 
 
-DILATE = OpRule("DILATE", DilateOptions, 1, _why_not_dilate, _lower_dilate, arity=3)
+DILATE = OpRule("DILATE", NoOptions, 1, _why_not_dilate, _lower_dilate, arity=3)
 
 
 # ---- IOTA

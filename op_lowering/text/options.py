@@ -1,6 +1,5 @@
 """Options and records of SKIP_GRAM and the tf.Example parsers."""
 
-from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
@@ -16,10 +15,5 @@ class SkipGramOptions(Record):
 RECORDS = table(
     OperatorRecord("ParseExample", CustomOptions, cost=costs.host_work),
     OperatorRecord("ParseExampleV2", CustomOptions, cost=costs.host_work),
-    OperatorRecord(
-        "SKIP_GRAM",
-        SkipGramOptions,
-        cost=costs.host_work,
-        struct={"ngram_size": c.INT, "max_skip_size": c.INT, "include_all_ngrams": c.BOOL},
-    ),
+    OperatorRecord("SKIP_GRAM", SkipGramOptions, cost=costs.host_work),
 )

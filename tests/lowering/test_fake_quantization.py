@@ -16,15 +16,13 @@ from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
-    EqualOptions,
     FullyConnectedOptions,
-    LessOptions,
     LSTMOptions,
     MulOptions,
+    NoOptions,
     Options,
     RNNOptions,
     SVDFOptions,
-    TransposeOptions,
     WhileOptions,
 )
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -256,10 +254,10 @@ def test_values_that_are_equal_integers_are_equal_floats() -> None:
         "TRANSPOSE",
         [x, builder.constant(np.array([1, 0], np.int32))],
         [moved],
-        TransposeOptions(),
+        NoOptions(),
         version=2,
     )
-    builder.operator("EQUAL", [x, moved], [same], EqualOptions(), version=2)
+    builder.operator("EQUAL", [x, moved], [same], NoOptions(), version=2)
     builder.outputs(same)
     symmetric = np.minimum(*np.meshgrid(EVERY_INT8[::16], EVERY_INT8[::16])).astype(np.int8)
     assert delegated(builder.build(), [symmetric])[0].all()
@@ -423,9 +421,7 @@ def test_a_loop_rounds_what_it_carries() -> None:
     i = condition.input((), np.int32)
     condition.input((256,), np.int8, quantization=quantization)
     less = condition.tensor((), np.bool_)
-    condition.operator(
-        "LESS", [i, condition.constant(np.array(6, np.int32))], [less], LessOptions()
-    )
+    condition.operator("LESS", [i, condition.constant(np.array(6, np.int32))], [less], NoOptions())
     condition.outputs(less)
     i, x = body.input((), np.int32), body.input((256,), np.int8, quantization=quantization)
     more = body.tensor((), np.int32)

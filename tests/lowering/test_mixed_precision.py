@@ -19,8 +19,8 @@ from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     AddOptions,
     Conv2DOptions,
-    LessOptions,
     MulOptions,
+    NoOptions,
     Padding,
     ReducerOptions,
     SequenceRNNOptions,
@@ -189,9 +189,7 @@ def test_a_loop_computes_reduced_and_carries_float32() -> None:
     condition, body = builder.subgraph("condition"), builder.subgraph("body")
     i, _ = condition.input((), np.int32), condition.input((1, 8), np.float32)
     less = condition.tensor((), np.bool_)
-    condition.operator(
-        "LESS", [i, condition.constant(np.array(3, np.int32))], [less], LessOptions()
-    )
+    condition.operator("LESS", [i, condition.constant(np.array(3, np.int32))], [less], NoOptions())
     condition.outputs(less)
     i, v = body.input((), np.int32), body.input((1, 8), np.float32)
     ahead, double, more = body.tensor((), np.int32), body.tensor((1, 8)), body.tensor((1, 8))

@@ -16,13 +16,13 @@ import jaxdelegate as jd
 from jaxdelegate.lowering import partition
 from jaxdelegate.op_lowering.options import (
     OPERATORS,
-    AddNOptions,
     ArgMaxOptions,
     ConcatenationOptions,
     CumsumOptions,
     DepthToSpaceOptions,
     GatherOptions,
     IfOptions,
+    NoOptions,
     OneHotOptions,
     Options,
     PackOptions,
@@ -143,7 +143,7 @@ OF_SOME = [  # of int32, and orders of int16
     Operator("MUL", TWICE),
     Operator("ABS", [ROWS]),
     Operator("SIGN", [ROWS]),
-    Operator("ADD_N", TWICE, options=AddNOptions()),
+    Operator("ADD_N", TWICE, options=NoOptions()),
     Operator("CUMSUM", [ROWS, indices(1).reshape(())], options=CumsumOptions()),
     Operator("SUM", [ROWS, indices(1)], [(2,)], ReducerOptions(False)),
     Operator("MEAN", [ROWS, indices(1)], [(2,)], ReducerOptions(False)),
@@ -252,7 +252,7 @@ def test_the_reference_ignores_the_scales_that_litert_ignores(
 def needs_scales(operator: Operator, dtype: Any, scales: Sequence[Any]) -> bool:
     """Whether LiteRT computes with a missing scale, which is 0 there."""
     reads = operator.name in ("PAD", "MAX_POOL_2D", "AVERAGE_POOL_2D")
-    rescales = np.dtype(dtype) in OPERATORS[operator.name].rescales
+    rescales = np.dtype(dtype) in OPERATORS[operator.name].scales.rescaled
     return None in scales and (reads or rescales)
 
 

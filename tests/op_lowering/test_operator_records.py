@@ -1,7 +1,6 @@
 """Every operator has a record, a rule, a reference kernel and cases."""
 
 import ast
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -56,16 +55,14 @@ def _check(record: OperatorRecord) -> None:
     if record.is_elementwise:
         assert record.cost in (cost.elementwise, cost.transcendental)
         assert record.batch is Batch.TOGETHER  # it follows from is_elementwise
-    if record.multiplies:
-        assert record.result is Result.REDUCED
+    if record.product is not None:
+        assert record.precision.result is Result.REDUCED
     if record.cost is cost.movement:
-        assert not record.multiplies
-        assert record.float16 is Float16.FITS
+        assert record.product is None
+        assert record.precision.float16 is Float16.FITS
         assert not record.is_elementwise
-    if record.float16 is not Float16.FITS:
-        assert record.result is Result.FLOAT32
-    if record.struct:
-        assert set(record.struct) <= {f.name for f in dataclasses.fields(record.options)}
+    if record.precision.float16 is not Float16.FITS:
+        assert record.precision.result is Result.FLOAT32
     if record.name in FUSED:
         assert issubclass(record.options, FusedOptions)
 

@@ -36,7 +36,7 @@ OVERFLOW_PRONE = (
 @pytest.mark.parametrize("name", OVERFLOW_PRONE)
 def test_overflow_prone_operators_stay_in_float32(name: str) -> None:
     assert name in RULES
-    assert record_of(name).result is Result.FLOAT32
+    assert record_of(name).precision.result is Result.FLOAT32
 
 
 def test_policies_are_hashable_values() -> None:

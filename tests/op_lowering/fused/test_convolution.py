@@ -17,8 +17,8 @@ from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
     DepthwiseConv2DOptions,
     FusedConvolutionOptions,
-    HardSwishOptions,
     Nonlinearity,
+    NoOptions,
     Padding,
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
@@ -204,7 +204,7 @@ def swish_network() -> bytes:
     bias = builder.constant(rng.normal(size=16).astype(np.float32), "bias")
     y, z = builder.tensor((1, 9, 9, 16)), builder.tensor((1, 9, 9, 16))
     builder.operator("CONV_2D", [x, w, bias], [y], CONV)
-    builder.operator("HARD_SWISH", [y], [z], HardSwishOptions())
+    builder.operator("HARD_SWISH", [y], [z], NoOptions())
     builder.outputs(z)
     return builder.build()
 

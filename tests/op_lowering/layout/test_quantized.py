@@ -15,7 +15,6 @@ from jaxdelegate.op_lowering.options import (
     OneHotOptions,
     Options,
     PackOptions,
-    PadV2Options,
     ReducerOptions,
     ResizeBilinearOptions,
     ResizeNearestNeighborOptions,
@@ -153,7 +152,7 @@ def movements(dtype: Any) -> list[Case]:
     nearest = ResizeNearestNeighborOptions(align_corners=True)
     return [
         moved("PAD", x, pads),
-        moved("PADV2", x, pads, like(x, 5), options=PadV2Options()),
+        moved("PADV2", x, pads, like(x, 5), options=NoOptions()),
         moved("MIRROR_PAD", x, pads, options=MirrorPadOptions(MirrorPadMode.SYMMETRIC), version=2),
         moved("TRANSPOSE", x, const([1, 0], "int32"), version=2),
         moved("REVERSE_V2", x, const([1], "int32"), version=2),

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.options import L2NormOptions, LogSoftmaxOptions, SoftmaxOptions
+from jaxdelegate.op_lowering.options import L2NormOptions, NoOptions, SoftmaxOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.testing import Arg, Case
@@ -74,7 +74,7 @@ def log_softmax(label: str, x: np.ndarray, scale: float, **details: Any) -> Case
         "LOG_SOFTMAX",
         f"{label}-{x.dtype}-{scale:.3g}",
         [Arg(x, quantization=scaled(scale, 3))],
-        LogSoftmaxOptions(),
+        NoOptions(),
         **{"output_quantization": [LOGARITHMS[x.dtype.type]], **details},
     )
 

@@ -4,7 +4,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.options import BucketizeOptions, TopKV2Options
+from jaxdelegate.op_lowering.options import BucketizeOptions, NoOptions
 from jaxdelegate.testing import Arg, Case, const, of, value
 from tests.support.dtypes import NO_KERNEL
 from tests.support.quantized import scaled
@@ -25,9 +25,7 @@ OTHERS = [np.uint16, np.uint32, np.uint64, np.float16, ml_dtypes.bfloat16, np.fl
 def topk(label: str, x: Any, k: Any, index: Any = np.int32, **details: Any) -> Case:
     x = x if isinstance(x, Arg) else value(x)
     k = k if isinstance(k, Arg) else const(k, "int32")
-    return Case(
-        "TOPK_V2", label, [x, k], TopKV2Options(), [x.value.dtype, index], version=3, **details
-    )
+    return Case("TOPK_V2", label, [x, k], NoOptions(), [x.value.dtype, index], version=3, **details)
 
 
 def bucketize(label: str, x: Any, boundaries: tuple[float, ...], **details: Any) -> Case:

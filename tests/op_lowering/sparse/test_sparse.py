@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.options import DensifyOptions
+from jaxdelegate.op_lowering.options import NoOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.sparse.reference import densified
@@ -52,7 +52,7 @@ class Sparse(Case):
         assert stored is not None
         x = builder.constant(stored.value, shape=self.dense.shape, sparsity=self.sparsity)
         y = builder.tensor(self.dense.shape, spec.dtype)
-        builder.operator("DENSIFY", [x], [y], DensifyOptions())
+        builder.operator("DENSIFY", [x], [y], NoOptions())
         builder.outputs(y)
         return builder.build()
 
@@ -133,7 +133,7 @@ def test_dense_constants_stay() -> None:
 
 
 def reason(inputs: Specs, outputs: Specs) -> str | None:
-    return RULES["DENSIFY"].reason(Op(LoweringContext(), DensifyOptions(), inputs, outputs))
+    return RULES["DENSIFY"].reason(Op(LoweringContext(), NoOptions(), inputs, outputs))
 
 
 def test_refuses_run_time_values_and_other_dtypes() -> None:
