@@ -8,6 +8,7 @@ from jaxdelegate.op_lowering.records.operator import (
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
+from jaxdelegate.op_lowering.spec import Specs
 
 
 class CallOptions(Record):
@@ -45,6 +46,13 @@ class StablehloCaseOptions(Record):
     branch_subgraph_indices: tuple[int, ...] = ()
 
 
+def _loop(
+    o: WhileOptions | StablehloWhileOptions, _inputs: Specs, _outputs: Specs, called: costs.Called
+) -> costs.Work:
+    works = [called(o.cond_subgraph_index), called(o.body_subgraph_index)]
+    return costs.total(works, "per iteration; how many there are depends on data")
+
+
 RECORDS = table(
     OperatorRecord("CALL", CallOptions, cost=costs.call, struct=c.NOT_HANDED_OUT),
     OperatorRecord("CALL_ONCE", CallOnceOptions, cost=costs.once),
@@ -64,8 +72,6 @@ RECORDS = table(
             *("name", "decomposition_subgraph_index", "version", "composite_attributes"),
         ),
     ),
-    OperatorRecord(
-        "STABLEHLO_WHILE", StablehloWhileOptions, cost=costs.loop, struct=c.NOT_HANDED_OUT
-    ),
-    OperatorRecord("WHILE", WhileOptions, cost=costs.loop),
+    OperatorRecord("STABLEHLO_WHILE", StablehloWhileOptions, cost=_loop, struct=c.NOT_HANDED_OUT),
+    OperatorRecord("WHILE", WhileOptions, cost=_loop),
 )

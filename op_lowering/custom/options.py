@@ -1,6 +1,7 @@
 """Options and records of custom operators of TFLite's tools, and of MediaPipe's face meshes."""
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from jaxdelegate.op_lowering.records.operator import (
     OperatorRecord,
     table,
 )
+from jaxdelegate.op_lowering.spec import Specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +67,12 @@ class TransformTensorOptions(FlexbufferOptions):
     output_size: tuple[int, ...] = ()
 
 
+def _hadamard(
+    o: HadamardRotationOptions, inputs: Specs, _outputs: Specs, _called: costs.Called
+) -> costs.Work:
+    return costs.Work(costs.n(inputs[0]) * int(math.log2(max(o.hadamard_size, 1))))
+
+
 RECORDS = table(
     OperatorRecord(
         "Landmarks2TransformMatrix",
@@ -81,5 +89,5 @@ RECORDS = table(
     OperatorRecord(
         "TransformTensorBilinear", TransformTensorOptions, cost=costs.bilinear, precision=UNROUNDED
     ),
-    OperatorRecord("aeq.hadamard_rotation", HadamardRotationOptions, cost=costs.hadamard),
+    OperatorRecord("aeq.hadamard_rotation", HadamardRotationOptions, cost=_hadamard),
 )

@@ -10,6 +10,7 @@ from jaxdelegate.op_lowering.records.operator import (
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
+from jaxdelegate.op_lowering.spec import Specs
 
 
 class SoftmaxOptions(Record):
@@ -27,6 +28,13 @@ class LocalResponseNormalizationOptions(Record):
     beta: float = 0.0
 
 
+def _local_response(
+    o: LocalResponseNormalizationOptions, inputs: Specs, _outputs: Specs, _called: costs.Called
+) -> costs.Work:
+    """Squares and sums of neighboring channels, a power."""
+    return costs.Work(costs.n(inputs[0]) * (2 * (2 * o.radius + 1) + 4), costs.n(inputs[0]))
+
+
 RECORDS = table(
     OperatorRecord(
         "L2_NORMALIZATION",
@@ -36,7 +44,7 @@ RECORDS = table(
         scales=OF_INPUTS,
     ),
     OperatorRecord(
-        "LOCAL_RESPONSE_NORMALIZATION", LocalResponseNormalizationOptions, cost=costs.local_response
+        "LOCAL_RESPONSE_NORMALIZATION", LocalResponseNormalizationOptions, cost=_local_response
     ),
     OperatorRecord(
         "LOG_SOFTMAX",

@@ -43,21 +43,6 @@ class _Matrices(Protocol):
     def adj_x(self) -> bool: ...
 
 
-class _DotGeneral(Protocol):
-    @property
-    def lhs_contracting_dimensions(self) -> tuple[int, ...]: ...
-
-
-class _Filter(Protocol):
-    @property
-    def kernel_output_feature_dimension(self) -> int: ...
-
-
-class _Hadamard(Protocol):
-    @property
-    def hadamard_size(self) -> int: ...
-
-
 class _TensorFlowPool(Protocol):
     @property
     def ksize(self) -> tuple[int, ...]: ...
@@ -65,47 +50,6 @@ class _TensorFlowPool(Protocol):
 
 class _Einsum(Protocol):
     def labels(self, ranks: Sequence[int]) -> tuple[list[str], str]: ...
-
-
-class _Body(Protocol):
-    @property
-    def body_subgraph_index(self) -> int: ...
-
-
-class _Loop(_Body, Protocol):
-    @property
-    def cond_subgraph_index(self) -> int: ...
-
-
-class _Sort(Protocol):
-    @property
-    def dimension(self) -> int: ...
-
-    @property
-    def comparator_subgraph_index(self) -> int: ...
-
-
-class _Scatter(Protocol):
-    @property
-    def update_computation_subgraph_index(self) -> int: ...
-
-
-class _LocalResponse(Protocol):
-    @property
-    def radius(self) -> int: ...
-
-
-class _Spectrogram(Protocol):
-    @property
-    def window_size(self) -> int: ...
-
-
-class _Mfcc(Protocol):
-    @property
-    def dct_coefficient_count(self) -> int: ...
-
-    @property
-    def filterbank_channel_count(self) -> int: ...
 
 
 # ---- one operation per element, or none
@@ -204,21 +148,6 @@ def linear(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work:
     return Work(2 * n(inputs[0]) * size // 3 + 2 * n(outputs[0]) * size)
 
 
-def dot_general(o: _DotGeneral, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    contracted = math.prod(inputs[0].shape[i] for i in o.lhs_contracting_dimensions)
-    return Work(2 * n(outputs[0]) * contracted)
-
-
-def stablehlo_convolution(o: _Filter, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """A whole filter for each pixel and output channel."""
-    kernel = inputs[1]
-    return Work(2 * n(outputs[0]) * n(kernel) // kernel.shape[o.kernel_output_feature_dimension])
-
-
-def hadamard(o: _Hadamard, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    return Work(n(inputs[0]) * int(math.log2(max(o.hadamard_size, 1))))
-
-
 # ---- windows, reductions, normalizations
 
 
@@ -237,33 +166,6 @@ def tensorflow_pool_gradient(
     return Work(n(inputs[-1]) * math.prod(o.ksize))
 
 
-def reduce_window(o: Options, inputs: Specs, outputs: Specs, called: Called) -> Work:
-    window = getattr(o, "window_dimensions", ()) or tuple(map(int, _values(inputs[2])))
-    body = called(o.body_subgraph_index) if hasattr(o, "body_subgraph_index") else Work(1)
-    return _times(n(outputs[0]) * math.prod(window), body)
-
-
-def _values(spec: TensorSpec) -> Iterable[Any]:
-    if spec.const is None:
-        raise TypeError
-    return spec.const.ravel()
-
-
-def stablehlo_reduce(o: _Body, inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    return _times(n(inputs[0]), called(o.body_subgraph_index))
-
-
-def sort(o: _Sort, inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    length = inputs[0].shape[o.dimension] if inputs[0].shape else 1
-    comparisons = n(inputs[0]) * max(length - 1, 1).bit_length()
-    work = _times(comparisons, called(o.comparator_subgraph_index))
-    return dataclasses.replace(work, note="estimate: n log n comparisons")
-
-
-def scatter(o: _Scatter, inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    return _times(n(inputs[2]), called(o.update_computation_subgraph_index))
-
-
 def softmax(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
     return Work(_SOFTMAX_OPERATIONS * n(inputs[0]), n(inputs[0]))
 
@@ -277,11 +179,6 @@ def l2_normalization(_o: Options, inputs: Specs, _outputs: Specs, _called: Calle
 def normalization(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
     """Mean, variance, and a product and a sum for each value."""
     return Work(_NORMALIZATION_OPERATIONS * n(inputs[0]), note="estimate")
-
-
-def local_response(o: _LocalResponse, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
-    """Squares and sums of neighboring channels, a power."""
-    return Work(n(inputs[0]) * (2 * (2 * o.radius + 1) + 4), n(inputs[0]))
 
 
 def top_k(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
@@ -301,21 +198,6 @@ def fourier(_o: Options, inputs: Specs, outputs: Specs, _called: Called) -> Work
     return Work(
         round(2.5 * n(real) * math.log2(max(points, 1))), note="estimate: 2.5 n log2 n, real input"
     )
-
-
-def spectrogram(o: _Spectrogram, _inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    points = 1 << max(o.window_size - 1, 1).bit_length()
-    frames = n(outputs[0]) // (points // 2 + 1)
-    flops = frames * (o.window_size + round(2.5 * points * math.log2(points)))
-    return Work(flops + 3 * n(outputs[0]), note="estimate: 2.5 n log2 n per frame")
-
-
-def mfcc(o: _Mfcc, inputs: Specs, outputs: Specs, _called: Called) -> Work:
-    """A filterbank and a cosine transform of each frame."""
-    frames = n(outputs[0]) // max(o.dct_coefficient_count, 1)
-    mel = 2 * n(inputs[0])
-    cosine = 2 * frames * o.filterbank_channel_count * o.dct_coefficient_count
-    return Work(mel + cosine, frames * o.filterbank_channel_count, "estimate")
 
 
 def detection(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
@@ -376,13 +258,13 @@ def svdf(_o: Options, inputs: Specs, _outputs: Specs, _called: Called) -> Work:
 # ---- operators that call subgraphs
 
 
-def _times(count: int, body: Work | None) -> Work:
+def times(count: int, body: Work | None) -> Work:
     if body is None or body.flops is None:
         return Work(None, note="the subgraph's cost is not known")
     return Work(count * body.flops, count * body.transcendentals)
 
 
-def _sum(works: Iterable[Work | None], note: str) -> Work:
+def total(works: Iterable[Work | None], note: str) -> Work:
     known = [w for w in works if w is not None and w.flops is not None]
     flops = sum(w.flops or 0 for w in known)
     return Work(flops, sum(w.transcendentals for w in known), note) if known else Work(None)
@@ -390,11 +272,6 @@ def _sum(works: Iterable[Work | None], note: str) -> Work:
 
 def _calling(field: str, o: Options, _inputs: Specs, _outputs: Specs, called: Called) -> Work:
     return called(getattr(o, field)) or Work(None, note="the subgraph's cost is not known")
-
-
-def loop(o: _Loop, _inputs: Specs, _outputs: Specs, called: Called) -> Work:
-    works = [called(o.cond_subgraph_index), called(o.body_subgraph_index)]
-    return _sum(works, "per iteration; how many there are depends on data")
 
 
 def _branches(fields: tuple[str, ...], o: Options, _i: Specs, _o: Specs, called: Called) -> Work:

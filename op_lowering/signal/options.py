@@ -1,6 +1,7 @@
 """Options and records of Fourier transforms and audio features."""
 
 import dataclasses
+import math
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions, FlexbufferOptions
@@ -8,6 +9,7 @@ from jaxdelegate.op_lowering.records.operator import (
     OperatorRecord,
     table,
 )
+from jaxdelegate.op_lowering.spec import Specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +31,26 @@ class MfccOptions(FlexbufferOptions):
     dct_coefficient_count: int = 0
 
 
+def _spectrogram(
+    o: AudioSpectrogramOptions, _inputs: Specs, outputs: Specs, _called: costs.Called
+) -> costs.Work:
+    points = 1 << max(o.window_size - 1, 1).bit_length()
+    frames = costs.n(outputs[0]) // (points // 2 + 1)
+    flops = frames * (o.window_size + round(2.5 * points * math.log2(points)))
+    return costs.Work(flops + 3 * costs.n(outputs[0]), note="estimate: 2.5 n log2 n per frame")
+
+
+def _mfcc(o: MfccOptions, inputs: Specs, outputs: Specs, _called: costs.Called) -> costs.Work:
+    """A filterbank and a cosine transform of each frame."""
+    frames = costs.n(outputs[0]) // max(o.dct_coefficient_count, 1)
+    mel = 2 * costs.n(inputs[0])
+    cosine = 2 * frames * o.filterbank_channel_count * o.dct_coefficient_count
+    return costs.Work(mel + cosine, frames * o.filterbank_channel_count, "estimate")
+
+
 RECORDS = table(
-    OperatorRecord("AudioSpectrogram", AudioSpectrogramOptions, cost=costs.spectrogram),
+    OperatorRecord("AudioSpectrogram", AudioSpectrogramOptions, cost=_spectrogram),
     OperatorRecord("IRFFT2D", CustomOptions, cost=costs.fourier),
-    OperatorRecord("Mfcc", MfccOptions, cost=costs.mfcc),
+    OperatorRecord("Mfcc", MfccOptions, cost=_mfcc),
     OperatorRecord("RFFT2D", cost=costs.fourier),
 )

@@ -1,5 +1,8 @@
 """Options and records of StableHLO operators."""
 
+import dataclasses
+import math
+
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import (
@@ -27,6 +30,7 @@ from jaxdelegate.op_lowering.records.operator import (
     transcendental,
 )
 from jaxdelegate.op_lowering.records.record import Record
+from jaxdelegate.op_lowering.spec import Specs
 
 
 class StablehloConcatenateOptions(Record):
@@ -148,10 +152,64 @@ class ReduceWindowOptions(Record):
     reduce_function: ReduceWindowFunction = ReduceWindowFunction.UNSUPPORTED
 
 
+def _dot_general(
+    o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs, _called: costs.Called
+) -> costs.Work:
+    contracted = math.prod(inputs[0].shape[i] for i in o.lhs_contracting_dimensions)
+    return costs.Work(2 * costs.n(outputs[0]) * contracted)
+
+
+def _convolution(
+    o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs, _called: costs.Called
+) -> costs.Work:
+    """A whole filter for each pixel and output channel."""
+    kernel = inputs[1]
+    return costs.Work(
+        2 * costs.n(outputs[0]) * costs.n(kernel) // kernel.shape[o.kernel_output_feature_dimension]
+    )
+
+
+def _reduce_window(
+    o: StablehloReduceWindowOptions, _inputs: Specs, outputs: Specs, called: costs.Called
+) -> costs.Work:
+    taps = costs.n(outputs[0]) * math.prod(o.window_dimensions)
+    return costs.times(taps, called(o.body_subgraph_index))
+
+
+def _builtin_reduce_window(
+    _o: ReduceWindowOptions, inputs: Specs, outputs: Specs, _called: costs.Called
+) -> costs.Work:
+    sizes = inputs[2].const
+    if sizes is None:
+        raise TypeError
+    return costs.Work(costs.n(outputs[0]) * math.prod(map(int, sizes.ravel())))
+
+
+def _reduce(
+    o: StablehloReduceOptions, inputs: Specs, _outputs: Specs, called: costs.Called
+) -> costs.Work:
+    return costs.times(costs.n(inputs[0]), called(o.body_subgraph_index))
+
+
+def _sort(
+    o: StablehloSortOptions, inputs: Specs, _outputs: Specs, called: costs.Called
+) -> costs.Work:
+    length = inputs[0].shape[o.dimension] if inputs[0].shape else 1
+    comparisons = costs.n(inputs[0]) * max(length - 1, 1).bit_length()
+    work = costs.times(comparisons, called(o.comparator_subgraph_index))
+    return dataclasses.replace(work, note="estimate: n log n comparisons")
+
+
+def _scatter(
+    o: StablehloScatterOptions, inputs: Specs, _outputs: Specs, called: costs.Called
+) -> costs.Work:
+    return costs.times(costs.n(inputs[2]), called(o.update_computation_subgraph_index))
+
+
 RECORDS = table(
     OperatorRecord("DILATE", cost=costs.movement, scales=EQUAL),
     OperatorRecord(
-        "REDUCE_WINDOW", ReduceWindowOptions, cost=costs.reduce_window, scales=INTEGERS_ONLY
+        "REDUCE_WINDOW", ReduceWindowOptions, cost=_builtin_reduce_window, scales=INTEGERS_ONLY
     ),
     elementwise("STABLEHLO_ABS", precision=MOVED, scales=INTEGERS_ONLY),
     elementwise("STABLEHLO_ADD", precision=REDUCED, scales=INTEGERS_ONLY),
@@ -171,7 +229,7 @@ RECORDS = table(
     sums_products(
         "STABLEHLO_CONVOLUTION",
         StablehloConvolutionOptions,
-        cost=costs.stablehlo_convolution,
+        cost=_convolution,
         struct=c.NOT_HANDED_OUT,
     ),
     transcendental("STABLEHLO_COSINE", precision=UNROUNDED),
@@ -185,7 +243,7 @@ RECORDS = table(
     sums_products(
         "STABLEHLO_DOT_GENERAL",
         StablehloDotGeneralOptions,
-        cost=costs.dot_general,
+        cost=_dot_general,
         struct=c.NOT_HANDED_OUT,
     ),
     moves(
@@ -241,7 +299,7 @@ RECORDS = table(
     OperatorRecord(
         "STABLEHLO_REDUCE",
         StablehloReduceOptions,
-        cost=costs.stablehlo_reduce,
+        cost=_reduce,
         struct=c.NOT_HANDED_OUT,
         scales=INTEGERS_ONLY,
     ),
@@ -256,7 +314,7 @@ RECORDS = table(
             "padding": c.by_rank(16, each=2),
             "body_subgraph_index": c.INT,
         },
-        cost=costs.reduce_window,
+        cost=_reduce_window,
         scales=INTEGERS_ONLY,
     ),
     elementwise("STABLEHLO_REMAINDER", scales=INTEGERS_ONLY),
@@ -265,7 +323,7 @@ RECORDS = table(
     OperatorRecord(
         "STABLEHLO_SCATTER",
         StablehloScatterOptions,
-        cost=costs.scatter,
+        cost=_scatter,
         struct={
             "indices_are_sorted": c.BOOL,
             "update_window_dims": c.INDICES,
@@ -283,7 +341,7 @@ RECORDS = table(
     OperatorRecord(
         "STABLEHLO_SORT",
         StablehloSortOptions,
-        cost=costs.sort,
+        cost=_sort,
         struct=c.NOT_HANDED_OUT,
         precision=UNROUNDED,
         scales=INTEGERS_ONLY,
