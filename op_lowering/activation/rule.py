@@ -9,7 +9,7 @@ from jaxdelegate.op_lowering.activation import quantized
 from jaxdelegate.op_lowering.activation.options import GeluOptions, LeakyReluOptions
 from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, relu, scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
-from jaxdelegate.op_lowering.common.pointwise import Elementwise, binary, pointwise, unary
+from jaxdelegate.op_lowering.common.pointwise import Elementwise, Operands, binary, pointwise, unary
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import Op, table
@@ -68,14 +68,14 @@ TANH = unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH)
 ELU = unary("ELU", NoOptions, 1, _derived_elu, integer=quantized.ELU)
 HARD_SWISH = unary("HARD_SWISH", NoOptions, 1, hard_swish, integer=quantized.HARD_SWISH)
 LEAKY_RELU = pointwise(
-    "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, FLOATS, integer=quantized.LEAKY_RELU
+    "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, Operands(FLOATS), integer=quantized.LEAKY_RELU
 )
 GELU = pointwise(
     "GELU",
     GeluOptions,
     3,
     lambda op: _derived_gelu if op.options.approximate else _gelu,
-    FLOATS,
+    Operands(FLOATS),
     integer=quantized.GELU,
 )
 PRELU = binary(

@@ -39,6 +39,31 @@ INT8, UINT8, INT16 = (np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 
 
 @dataclasses.dataclass(frozen=True)
+class Operands:
+    """What a pointwise operator reads and writes.
+
+    All inputs have the same one of `dtypes`; `results` are those of the output, None: the inputs'
+    dtype. `arity` is the least number of inputs if `variadic`.
+    """
+
+    dtypes: Dtypes
+    arity: int = 1
+    _: dataclasses.KW_ONLY
+    variadic: bool = False
+    results: Dtypes | None = None
+
+    def why_not(self, inputs: Specs, y: TensorSpec) -> str | None:
+        """A reason if tensors without scales have other dtypes or do not broadcast."""
+        wanted = frozenset([inputs[0].dtype]) if self.results is None else self.results
+        return why_not_elements(inputs, self.dtypes) or why_not_dtype(y, wanted)
+
+    def why_not_count(self, inputs: Specs) -> str | None:
+        if not self.variadic and len(inputs) != self.arity:
+            return why_not_count(inputs, self.arity)
+        return "an input is left out" if any(spec is None for spec in inputs) else None
+
+
+@dataclasses.dataclass(frozen=True)
 class IntegerKernel(Generic[OptionsT_contra]):
     """How an operator computes on quantized tensors with one scale each.
 
@@ -94,8 +119,7 @@ def unary(
         options_type,
         max_version,
         lambda _op: function,
-        dtypes,
-        results=results,
+        Operands(dtypes, results=results),
         why_not=why_not,
         integer=integer,
     )
@@ -118,9 +142,7 @@ def binary(
         options_type,
         max_version,
         lambda _op: function,
-        dtypes,
-        arity=2,
-        results=results,
+        Operands(dtypes, 2, results=results),
         why_not=why_not,
         integer=integer,
     )
@@ -131,11 +153,8 @@ def pointwise(
     options_type: type[OptionsT],
     max_version: int,
     build: Build[OptionsT],
-    dtypes: Dtypes,
+    operands: Operands,
     *,
-    arity: int = 1,
-    variadic: bool = False,
-    results: Dtypes | None = None,
     why_not: WhyNot[OptionsT] | None = None,
     integer: IntegerKernel[OptionsT] | None = None,
 ) -> OpRule[OptionsT]:
@@ -143,20 +162,15 @@ def pointwise(
 
     The function gets every input in the accumulator's dtype and at one rank (leading ones, as
     kernels/internal/reference/broadcast_loop.h extends shapes); its result takes the output's
-    dtype. All inputs have the same one of `dtypes`; `results` are those of the output, None: the
-    inputs' dtype. `arity` is the least number of inputs if `variadic`. `why_not` has further
-    reasons, if the common checks find none.
+    dtype. `why_not` has further reasons, if the common checks find none.
     """
 
     def refuse(op: Op[OptionsT]) -> str | None:
-        count = None if variadic else why_not_count(op.inputs, arity)
-        if count is not None or any(s is None for s in op.inputs):
-            return count or "an input is left out"
-        if _is_quantized(op):
+        reason = operands.why_not_count(op.inputs)
+        if reason is None and _is_quantized(op):
             reason = _why_not_quantized(name, integer, op)
-        else:
-            wanted = frozenset([op.inputs[0].dtype]) if results is None else results
-            reason = why_not_elements(op.inputs, dtypes) or why_not_dtype(op.outputs[0], wanted)
+        elif reason is None:
+            reason = operands.why_not(op.inputs, op.outputs[0])
         return reason if reason or why_not is None else why_not(op)
 
     def lower(op: Op[OptionsT]) -> Function:
@@ -172,7 +186,7 @@ def pointwise(
 
         return run
 
-    return OpRule(name, options_type, max_version, refuse, lower, arity=arity)
+    return OpRule(name, options_type, max_version, refuse, lower, arity=operands.arity)
 
 
 def _is_quantized(op: Op[Options]) -> bool:

@@ -62,7 +62,7 @@ def product(x: jax.Array, w: jax.Array, offset: jax.Array, end: Epilogue) -> jax
 
     expect_deprecation()
     call = pl.pallas_call(
-        functools.partial(_kernel, end=end, block=block, across=across),
+        functools.partial(_kernel, end, (*block, across)),
         out_shape=jax.ShapeDtypeStruct((x.shape[0], columns), INT8),  # type: ignore[no-untyped-call]
         grid=(-(-x.shape[0] // block[0]) * across,),
         compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=2),
@@ -78,23 +78,23 @@ def _block(n: int, most: int) -> int:
 
 
 def _kernel(
+    end: Epilogue,
+    grid: tuple[int, ...],
     x: Any,
     w: Any,
     offset: Any,
     multiplier: Any,
     shift: Any,
     y: Any,
-    *,
-    end: Epilogue,
-    block: tuple[int, ...],
-    across: int,
 ) -> None:
+    """`grid` is the rows and columns of a block, and how many blocks are side by side."""
     from jax.experimental import pallas as pl  # noqa: PLC0415
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
+    rows, columns, across = grid
     down, right = jnp.divmod(pl.program_id(0), np.int32(across))
-    row = down * block[0] + lax.iota(np.int32, block[0])
-    column = right * block[1] + lax.iota(np.int32, block[1])
+    row = down * rows + lax.iota(np.int32, rows)
+    column = right * columns + lax.iota(np.int32, columns)
     total = _sums(x, w, row, column)
     read = functools.partial(triton.load, mask=column < w.shape[1], other=0)
     total = total + read(offset.at[column])[None, :]

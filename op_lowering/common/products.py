@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,15 @@ def why_not_fused(activation: Act) -> str | None:
     if activation in _CLAMPS:
         return None
     return f"LiteRT's kernel does not apply a fused {activation.name}"
+
+
+class Steps(NamedTuple):
+    """How a filter moves over an input, one entry for each spatial dimension."""
+
+    strides: Sequence[int]
+    pads: Sequence[tuple[int, int]]
+    filter_dilation: Sequence[int]
+    input_dilation: Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,11 +135,8 @@ class Arithmetic:
         self,
         x: jax.Array,
         w: jax.Array,
-        strides: Sequence[int],
-        pads: Sequence[tuple[int, int]],
+        steps: Steps,
         *,
-        input_dilation: Sequence[int] | None = None,
-        filter_dilation: Sequence[int] | None = None,
         groups: int = 1,
         units_first: bool = False,
     ) -> jax.Array:
@@ -138,16 +144,16 @@ class Arithmetic:
 
         The result has the accumulator's dtype, or with a short epilogue the total's.
         """
-        spatial = "DHW"[-len(strides) :]
+        spatial = "DHW"[-len(steps.strides) :]
         filters = f"O{spatial}I" if units_first else f"{spatial}IO"
         layouts = (f"N{spatial}C", filters, f"N{spatial}C")
         y = lax.conv_general_dilated(
             x,
             w,
-            strides,
-            pads,
-            lhs_dilation=input_dilation,
-            rhs_dilation=filter_dilation,
+            steps.strides,
+            steps.pads,
+            lhs_dilation=steps.input_dilation,
+            rhs_dilation=steps.filter_dilation,
             dimension_numbers=layouts,
             feature_group_count=groups,
             precision=self.precision,

@@ -18,7 +18,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
-from jaxdelegate.op_lowering.common.products import Arithmetic
+from jaxdelegate.op_lowering.common.products import Arithmetic, Steps
 from jaxdelegate.op_lowering.common.window import Windows, pad_windows, read_tap, taps
 from jaxdelegate.op_lowering.spec import Shape
 
@@ -194,15 +194,12 @@ def xla(
     a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array, *, has_units_first: bool = False
 ) -> jax.Array:
     """XLA's convolution; `w` is [*spatial, I, O]."""
-    return a.convolution(
-        x,
-        w,
+    steps = Steps(
         [d.stride for d in c.windows],
         [d.pads for d in c.windows],
-        filter_dilation=[d.dilation for d in c.windows],
-        groups=c.groups,
-        units_first=has_units_first,
+        [d.dilation for d in c.windows],
     )
+    return a.convolution(x, w, steps, groups=c.groups, units_first=has_units_first)
 
 
 def units_first(_c: Convolution, w: Array) -> Array:

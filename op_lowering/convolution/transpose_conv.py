@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.common.basics import SMALL, Array
 from jaxdelegate.op_lowering.common.dynamic_range import DynamicRange
 from jaxdelegate.op_lowering.common.products import (
     Arithmetic,
+    Steps,
     finish,
     nothing,
     why_not_floats,
@@ -136,14 +137,13 @@ def _mirrored(w: Array) -> Array:
 
 
 def _xla(a: Arithmetic, spreads: Spreads, x: jax.Array, w: jax.Array) -> jax.Array:
-    return a.convolution(
-        x,
-        w,
+    steps = Steps(
         [1] * len(spreads),
         [s.pads for s in spreads],
+        [s.dilation for s in spreads],
         input_dilation=[s.stride for s in spreads],
-        filter_dilation=[s.dilation for s in spreads],
     )
+    return a.convolution(x, w, steps)
 
 
 def _by_pixel(w: Array) -> Array:

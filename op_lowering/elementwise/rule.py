@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     PACKED,
     Elementwise,
     IntegerKernel,
+    Operands,
     binary,
     pointwise,
     unary,
@@ -89,8 +90,7 @@ def _activated(
         options_type,
         max_version,
         build,
-        NUMBERS | COMPLEX,
-        arity=2,
+        Operands(NUMBERS | COMPLEX, 2),
         why_not=refuse,
         integer=integer,
     )
@@ -206,7 +206,7 @@ def _why_not_add_n(op: Op[NoOptions]) -> str | None:
 
 
 ADD_N = pointwise(
-    "ADD_N", NoOptions, 1, _add_n, NUMBERS, arity=2, variadic=True, why_not=_why_not_add_n
+    "ADD_N", NoOptions, 1, _add_n, Operands(NUMBERS, 2, variadic=True), why_not=_why_not_add_n
 )
 
 
@@ -252,7 +252,7 @@ def _why_not_power(op: Op[NoOptions]) -> str | None:
 
 
 POW = dataclasses.replace(
-    pointwise("POW", NoOptions, 1, _power, NUMBERS, arity=2, why_not=_why_not_power),
+    pointwise("POW", NoOptions, 1, _power, Operands(NUMBERS, 2), why_not=_why_not_power),
     built_in=(1,),
 )
 

@@ -12,6 +12,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     COMPLEX,
     INTEGERS,
     Elementwise,
+    Operands,
     binary,
     pointwise,
     unary,
@@ -278,14 +279,13 @@ RULES = table(
         )
     ),
     binary(f"{FLEX}TruncateMod", FlexOptions, 1, lax.rem, dtypes=_NUMBERS),
-    pointwise(f"{FLEX}AddN", FlexOptions, 1, _add_n, _NUMBERS | COMPLEX, variadic=True),
+    pointwise(f"{FLEX}AddN", FlexOptions, 1, _add_n, Operands(_NUMBERS | COMPLEX, variadic=True)),
     pointwise(
         f"{FLEX}LeakyReluGrad",
         FlexSlopeOptions,
         1,
         _leaky_relu_grad,
-        FLOATS,
-        arity=2,
+        Operands(FLOATS, 2),
         why_not=_why_not_gradient,
     ),
     OpRule(

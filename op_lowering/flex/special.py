@@ -7,7 +7,7 @@ from jax import lax
 from jax.scipy import special
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
-from jaxdelegate.op_lowering.common.pointwise import Elementwise, pointwise
+from jaxdelegate.op_lowering.common.pointwise import Elementwise, Operands, pointwise
 from jaxdelegate.op_lowering.common.wide_lowering import lowered_wide
 from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.flex import options as flex
@@ -84,7 +84,7 @@ def _rule(name: str, function: Elementwise, arity: int) -> OpRule[FlexOptions]:
     def build(op: Op[FlexOptions]) -> Elementwise:
         return wide if op.inputs[0].dtype == np.float64 else function
 
-    return pointwise(f"{FLEX}{name}", FlexOptions, 1, build, _REALS, arity=arity)
+    return pointwise(f"{FLEX}{name}", FlexOptions, 1, build, Operands(_REALS, arity))
 
 
 RULES = table(

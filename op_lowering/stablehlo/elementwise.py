@@ -23,6 +23,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     NUMBERS,
     Dtypes,
     Elementwise,
+    Operands,
     pointwise,
     why_not_count,
     why_not_one_dtype,
@@ -48,16 +49,14 @@ def _why_not_shapes(op: Op[Options]) -> str | None:
     return first_reason(*(why_not_one_shape(op.inputs[0], s) for s in op.inputs[1:]))
 
 
-def _binary(
-    name: str, function: Elementwise, dtypes: Dtypes, *, options_type: type[Options] = NoOptions
-) -> OpRule:
+def _binary(name: str, function: Elementwise, dtypes: Dtypes) -> OpRule:
     return pointwise(
-        name, options_type, 1, lambda _op: function, dtypes, arity=2, why_not=_why_not_shapes
+        name, NoOptions, 1, lambda _op: function, Operands(dtypes, 2), why_not=_why_not_shapes
     )
 
 
 def _unary(name: str, function: Elementwise, dtypes: Dtypes = _INEXACT) -> OpRule:
-    return pointwise(name, NoOptions, 1, lambda _op: function, dtypes)
+    return pointwise(name, NoOptions, 1, lambda _op: function, Operands(dtypes))
 
 
 # ---- two inputs
@@ -89,21 +88,6 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.where((y < zero) & ~is_unit, zero, result)
 
 
-STABLEHLO_ADD = _binary("STABLEHLO_ADD", _add, ELEMENTS)
-STABLEHLO_SUBTRACT = _binary("STABLEHLO_SUBTRACT", lax.sub, NUMBERS | COMPLEX)
-STABLEHLO_MULTIPLY = _binary("STABLEHLO_MULTIPLY", _multiply, ELEMENTS)
-STABLEHLO_DIVIDE = _binary("STABLEHLO_DIVIDE", lax.div, NUMBERS | COMPLEX)
-STABLEHLO_REMAINDER = _binary("STABLEHLO_REMAINDER", lax.rem, NUMBERS)
-STABLEHLO_POWER = _binary("STABLEHLO_POWER", _power, NUMBERS | COMPLEX)
-STABLEHLO_MAXIMUM = _binary("STABLEHLO_MAXIMUM", lax.max, ELEMENTS)
-STABLEHLO_MINIMUM = _binary("STABLEHLO_MINIMUM", lax.min, ELEMENTS)
-STABLEHLO_AND = _binary("STABLEHLO_AND", lax.bitwise_and, INTEGERS | BOOLS)
-STABLEHLO_OR = _binary("STABLEHLO_OR", lax.bitwise_or, INTEGERS | BOOLS)
-STABLEHLO_SHIFT_LEFT = _binary(
-    "STABLEHLO_SHIFT_LEFT", lax.shift_left, INTEGERS, options_type=NoOptions
-)
-
-
 # ---- one input
 
 _REAL_PARTS = {np.dtype(np.complex64): np.float32, np.dtype(np.complex128): np.float64}
@@ -113,26 +97,6 @@ _SIGNED: Dtypes = frozenset(d for d in INTEGERS if d.kind == "i")
 def _why_not_abs(op: Op[NoOptions]) -> str | None:
     x = op.inputs[0].dtype
     return why_not_dtype(op.outputs[0], frozenset([np.dtype(_REAL_PARTS.get(x, x))]))
-
-
-STABLEHLO_ABS = pointwise(
-    "STABLEHLO_ABS",
-    NoOptions,
-    1,
-    lambda _op: lax.abs,
-    _SIGNED | _INEXACT,
-    results=_SIGNED | FLOATS,
-    why_not=_why_not_abs,
-)
-STABLEHLO_NEGATE = _unary("STABLEHLO_NEGATE", lax.neg, NUMBERS | COMPLEX)
-STABLEHLO_COSINE = _unary("STABLEHLO_COSINE", lax.cos)
-STABLEHLO_EXPONENTIAL = _unary("STABLEHLO_EXPONENTIAL", lax.exp)
-STABLEHLO_LOG = _unary("STABLEHLO_LOG", lax.log)
-STABLEHLO_LOGISTIC = _unary("STABLEHLO_LOGISTIC", lax.logistic)
-STABLEHLO_TANH = _unary("STABLEHLO_TANH", lax.tanh)
-STABLEHLO_RSQRT = _unary("STABLEHLO_RSQRT", lax.rsqrt)
-STABLEHLO_CBRT = _unary("STABLEHLO_CBRT", lax.cbrt, FLOATS)
-STABLEHLO_FLOOR = _unary("STABLEHLO_FLOOR", lax.floor, FLOATS)
 
 
 # ---- COMPARE
@@ -191,11 +155,6 @@ def _lower_compare(op: Op[StablehloCompareOptions]) -> Function:
     return lambda x, y: (compare(jnp.asarray(x), jnp.asarray(y)),)
 
 
-STABLEHLO_COMPARE = OpRule(
-    "STABLEHLO_COMPARE", StablehloCompareOptions, 1, _why_not_compare, _lower_compare, arity=2
-)
-
-
 # ---- CONVERT
 
 
@@ -221,9 +180,6 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
     return lax.convert_element_type(x, dtype)
 
 
-STABLEHLO_CONVERT = OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, _lower_convert)
-
-
 # ---- SELECT, CLAMP: the predicate and the bounds may be scalars
 
 
@@ -243,9 +199,6 @@ def _lower_select(_op: Op[NoOptions]) -> Function:
         return (lax.select(jnp.asarray(predicate), jnp.asarray(x), jnp.asarray(y)),)
 
     return select
-
-
-STABLEHLO_SELECT = OpRule("STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3)
 
 
 def _why_not_clamp(op: Op[NoOptions]) -> str | None:
@@ -272,9 +225,6 @@ def _lower_clamp(_op: Op[NoOptions]) -> Function:
     return clamp
 
 
-STABLEHLO_CLAMP = OpRule("STABLEHLO_CLAMP", NoOptions, 1, _why_not_clamp, _lower_clamp, arity=3)
-
-
 # ---- CUSTOM_CALL
 
 
@@ -286,40 +236,47 @@ def _lower_custom_call(op: Op[StablehloCustomCallOptions]) -> Function:
     raise ValueError(f"custom call {op.options.call_target_name!r} cannot be lowered")
 
 
-STABLEHLO_CUSTOM_CALL = OpRule(
-    "STABLEHLO_CUSTOM_CALL",
-    StablehloCustomCallOptions,
-    1,
-    _why_not_custom_call,
-    _lower_custom_call,
-    arity=0,
-)
-
 RULES = table(
-    STABLEHLO_ADD,
-    STABLEHLO_SUBTRACT,
-    STABLEHLO_MULTIPLY,
-    STABLEHLO_DIVIDE,
-    STABLEHLO_REMAINDER,
-    STABLEHLO_POWER,
-    STABLEHLO_MAXIMUM,
-    STABLEHLO_MINIMUM,
-    STABLEHLO_AND,
-    STABLEHLO_OR,
-    STABLEHLO_SHIFT_LEFT,
-    STABLEHLO_ABS,
-    STABLEHLO_NEGATE,
-    STABLEHLO_COSINE,
-    STABLEHLO_EXPONENTIAL,
-    STABLEHLO_LOG,
-    STABLEHLO_LOGISTIC,
-    STABLEHLO_TANH,
-    STABLEHLO_RSQRT,
-    STABLEHLO_CBRT,
-    STABLEHLO_FLOOR,
-    STABLEHLO_COMPARE,
-    STABLEHLO_CONVERT,
-    STABLEHLO_SELECT,
-    STABLEHLO_CLAMP,
-    STABLEHLO_CUSTOM_CALL,
+    _binary("STABLEHLO_ADD", _add, ELEMENTS),
+    _binary("STABLEHLO_SUBTRACT", lax.sub, NUMBERS | COMPLEX),
+    _binary("STABLEHLO_MULTIPLY", _multiply, ELEMENTS),
+    _binary("STABLEHLO_DIVIDE", lax.div, NUMBERS | COMPLEX),
+    _binary("STABLEHLO_REMAINDER", lax.rem, NUMBERS),
+    _binary("STABLEHLO_POWER", _power, NUMBERS | COMPLEX),
+    _binary("STABLEHLO_MAXIMUM", lax.max, ELEMENTS),
+    _binary("STABLEHLO_MINIMUM", lax.min, ELEMENTS),
+    _binary("STABLEHLO_AND", lax.bitwise_and, INTEGERS | BOOLS),
+    _binary("STABLEHLO_OR", lax.bitwise_or, INTEGERS | BOOLS),
+    _binary("STABLEHLO_SHIFT_LEFT", lax.shift_left, INTEGERS),
+    pointwise(
+        "STABLEHLO_ABS",
+        NoOptions,
+        1,
+        lambda _op: lax.abs,
+        Operands(_SIGNED | _INEXACT, results=_SIGNED | FLOATS),
+        why_not=_why_not_abs,
+    ),
+    _unary("STABLEHLO_NEGATE", lax.neg, NUMBERS | COMPLEX),
+    _unary("STABLEHLO_COSINE", lax.cos),
+    _unary("STABLEHLO_EXPONENTIAL", lax.exp),
+    _unary("STABLEHLO_LOG", lax.log),
+    _unary("STABLEHLO_LOGISTIC", lax.logistic),
+    _unary("STABLEHLO_TANH", lax.tanh),
+    _unary("STABLEHLO_RSQRT", lax.rsqrt),
+    _unary("STABLEHLO_CBRT", lax.cbrt, FLOATS),
+    _unary("STABLEHLO_FLOOR", lax.floor, FLOATS),
+    OpRule(
+        "STABLEHLO_COMPARE", StablehloCompareOptions, 1, _why_not_compare, _lower_compare, arity=2
+    ),
+    OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, _lower_convert),
+    OpRule("STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3),
+    OpRule("STABLEHLO_CLAMP", NoOptions, 1, _why_not_clamp, _lower_clamp, arity=3),
+    OpRule(
+        "STABLEHLO_CUSTOM_CALL",
+        StablehloCustomCallOptions,
+        1,
+        _why_not_custom_call,
+        _lower_custom_call,
+        arity=0,
+    ),
 )

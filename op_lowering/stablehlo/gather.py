@@ -105,11 +105,6 @@ def _lower_gather(op: Op[StablehloGatherOptions]) -> Function:
     return gather
 
 
-STABLEHLO_GATHER = OpRule(
-    "STABLEHLO_GATHER", StablehloGatherOptions, 1, _why_not_gather, _lower_gather, arity=2
-)
-
-
 # ---- SCATTER
 
 
@@ -292,8 +287,9 @@ def _one_by_one(
     return results
 
 
-STABLEHLO_SCATTER = OpRule(
-    "STABLEHLO_SCATTER", StablehloScatterOptions, 1, _why_not_scatter, _lower_scatter, arity=3
+RULES = table(
+    OpRule("STABLEHLO_GATHER", StablehloGatherOptions, 1, _why_not_gather, _lower_gather, arity=2),
+    OpRule(
+        "STABLEHLO_SCATTER", StablehloScatterOptions, 1, _why_not_scatter, _lower_scatter, arity=3
+    ),
 )
-
-RULES = table(STABLEHLO_GATHER, STABLEHLO_SCATTER)

@@ -151,11 +151,6 @@ def _lower_dot(op: Op[StablehloDotGeneralOptions]) -> Function:
     return dot_general
 
 
-STABLEHLO_DOT_GENERAL = OpRule(
-    "STABLEHLO_DOT_GENERAL", StablehloDotGeneralOptions, 1, _why_not_dot, _lower_dot, arity=2
-)
-
-
 # ---- CONVOLUTION
 
 
@@ -298,13 +293,16 @@ def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
     return convolution
 
 
-STABLEHLO_CONVOLUTION = OpRule(
-    "STABLEHLO_CONVOLUTION",
-    StablehloConvolutionOptions,
-    1,
-    _why_not_convolution,
-    _lower_convolution,
-    arity=2,
+RULES = table(
+    OpRule(
+        "STABLEHLO_DOT_GENERAL", StablehloDotGeneralOptions, 1, _why_not_dot, _lower_dot, arity=2
+    ),
+    OpRule(
+        "STABLEHLO_CONVOLUTION",
+        StablehloConvolutionOptions,
+        1,
+        _why_not_convolution,
+        _lower_convolution,
+        arity=2,
+    ),
 )
-
-RULES = table(STABLEHLO_DOT_GENERAL, STABLEHLO_CONVOLUTION)

@@ -60,30 +60,34 @@ def _shift_left(x: Array, y: Array) -> Any:
     return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0)
 
 
-add = elementwise(np.add)  # or, of booleans
-subtract = elementwise(np.subtract)
-multiply = elementwise(np.multiply)  # and, of booleans
-divide = elementwise(_divide)
-remainder = elementwise(_remainder)
-power = elementwise(_power)
-maximum = elementwise(np.maximum)  # NaN if either is; complex numbers in lexicographic order
-minimum = elementwise(np.minimum)
-and_ = elementwise(np.bitwise_and)
-or_ = elementwise(np.bitwise_or)
-shift_left = elementwise(_shift_left)
+_BINARY: dict[str, Callable[..., Any]] = {
+    "STABLEHLO_ADD": np.add,  # or, of booleans
+    "STABLEHLO_SUBTRACT": np.subtract,
+    "STABLEHLO_MULTIPLY": np.multiply,  # and, of booleans
+    "STABLEHLO_DIVIDE": _divide,
+    "STABLEHLO_REMAINDER": _remainder,
+    "STABLEHLO_POWER": _power,
+    "STABLEHLO_MAXIMUM": np.maximum,  # NaN if either is; complex numbers in lexicographic order
+    "STABLEHLO_MINIMUM": np.minimum,
+    "STABLEHLO_AND": np.bitwise_and,
+    "STABLEHLO_OR": np.bitwise_or,
+    "STABLEHLO_SHIFT_LEFT": _shift_left,
+}
 
 # ---- one input
 
-absolute = elementwise(np.abs)
-negate = elementwise(np.negative)
-cosine = elementwise(np.cos)
-exponential = elementwise(np.exp)
-log = elementwise(np.log)
-logistic = elementwise(lambda x: 1 / (1 + np.exp(-x)))
-tanh = elementwise(np.tanh)
-rsqrt = elementwise(lambda x: 1 / np.sqrt(x))
-cbrt = elementwise(np.cbrt)
-floor = elementwise(np.floor)
+_UNARY: dict[str, Callable[..., Any]] = {
+    "STABLEHLO_ABS": np.abs,
+    "STABLEHLO_NEGATE": np.negative,
+    "STABLEHLO_COSINE": np.cos,
+    "STABLEHLO_EXPONENTIAL": np.exp,
+    "STABLEHLO_LOG": np.log,
+    "STABLEHLO_LOGISTIC": lambda x: 1 / (1 + np.exp(-x)),
+    "STABLEHLO_TANH": np.tanh,
+    "STABLEHLO_RSQRT": lambda x: 1 / np.sqrt(x),
+    "STABLEHLO_CBRT": np.cbrt,
+    "STABLEHLO_FLOOR": np.floor,
+}
 
 # ---- COMPARE
 
@@ -182,27 +186,8 @@ def custom_call(
 
 
 KERNELS = {
-    "STABLEHLO_ADD": Kernel(add, one_shape),
-    "STABLEHLO_SUBTRACT": Kernel(subtract, one_shape),
-    "STABLEHLO_MULTIPLY": Kernel(multiply, one_shape),
-    "STABLEHLO_DIVIDE": Kernel(divide, one_shape),
-    "STABLEHLO_REMAINDER": Kernel(remainder, one_shape),
-    "STABLEHLO_POWER": Kernel(power, one_shape),
-    "STABLEHLO_MAXIMUM": Kernel(maximum, one_shape),
-    "STABLEHLO_MINIMUM": Kernel(minimum, one_shape),
-    "STABLEHLO_AND": Kernel(and_, one_shape),
-    "STABLEHLO_OR": Kernel(or_, one_shape),
-    "STABLEHLO_SHIFT_LEFT": Kernel(shift_left, one_shape),
-    "STABLEHLO_ABS": Kernel(absolute, same_shape),
-    "STABLEHLO_NEGATE": Kernel(negate, same_shape),
-    "STABLEHLO_COSINE": Kernel(cosine, same_shape),
-    "STABLEHLO_EXPONENTIAL": Kernel(exponential, same_shape),
-    "STABLEHLO_LOG": Kernel(log, same_shape),
-    "STABLEHLO_LOGISTIC": Kernel(logistic, same_shape),
-    "STABLEHLO_TANH": Kernel(tanh, same_shape),
-    "STABLEHLO_RSQRT": Kernel(rsqrt, same_shape),
-    "STABLEHLO_CBRT": Kernel(cbrt, same_shape),
-    "STABLEHLO_FLOOR": Kernel(floor, same_shape),
+    **{name: Kernel(elementwise(f), one_shape) for name, f in _BINARY.items()},
+    **{name: Kernel(elementwise(f), same_shape) for name, f in _UNARY.items()},
     "STABLEHLO_COMPARE": Kernel(compare, one_shape),
     "STABLEHLO_CONVERT": Kernel(convert, same_shape),
     "STABLEHLO_SELECT": Kernel(select, select_shape),

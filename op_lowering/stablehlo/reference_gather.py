@@ -3,8 +3,6 @@
 Sources: the StableHLO specification, kernels/stablehlo_{gather,scatter}.cc.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from jaxdelegate.op_lowering.spec import Shape, Specs
@@ -13,7 +11,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloScatterOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.reference_body import Call, elementwise
-from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check
+from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check, check_dims
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 
@@ -26,12 +24,6 @@ def _index_vectors(indices: Array, axis: int) -> Array:
 def _vectors_shape(shape: Shape, axis: int) -> tuple[Shape, int]:
     check(0 <= axis <= len(shape), f"index_vector_dim {axis} is outside of {list(shape)}")
     return (*shape[:axis], *shape[axis + 1 :]), (*shape, 1)[axis]
-
-
-def _check_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = True) -> None:
-    distinct = len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims)
-    in_order = not ordered or list(dims) == sorted(dims)
-    check(distinct and in_order, f"{name} {list(dims)} do not fit rank {rank}")
 
 
 # ---- GATHER
@@ -47,10 +39,10 @@ def gathered_shape(o: StablehloGatherOptions, inputs: Specs) -> Shapes:
     check(len(o.slice_sizes) == len(shape), f"slices {o.slice_sizes} of {shape}")
     fits = all(0 <= m <= n for m, n in zip(o.slice_sizes, shape, strict=True))
     check(fits, f"slices of {o.slice_sizes} do not fit into {shape}")
-    _check_dims("start_index_map", o.start_index_map, len(shape), ordered=False)
-    _check_dims("collapsed_slice_dims", o.collapsed_slice_dims, len(shape))
+    check_dims("start_index_map", o.start_index_map, len(shape))
+    check_dims("collapsed_slice_dims", o.collapsed_slice_dims, len(shape), ordered=True)
     check(all(o.slice_sizes[d] <= 1 for d in o.collapsed_slice_dims), f"{o} collapses slices")
-    _check_dims("offset_dims", o.offset_dims, rank)
+    check_dims("offset_dims", o.offset_dims, rank, ordered=True)
     check(len(o.offset_dims) == len(window), f"{o.offset_dims} for slices {o.slice_sizes}")
     sizes, batches = iter(window), iter(batch)
     return (tuple(next(sizes) if d in o.offset_dims else next(batches) for d in range(rank)),)
@@ -87,9 +79,9 @@ def scattered_shapes(o: StablehloScatterOptions, inputs: Specs) -> Shapes:
     batch, depth = _vectors_shape(inputs[n].shape, o.index_vector_dim)
     targets = o.scatter_dims_to_operand_dims
     check(len(targets) == depth, f"{depth} indices for {targets}")
-    _check_dims("scatter_dims_to_operand_dims", targets, len(shape), ordered=False)
-    _check_dims("inserted_window_dims", o.inserted_window_dims, len(shape))
-    _check_dims("update_window_dims", o.update_window_dims, len(updates))
+    check_dims("scatter_dims_to_operand_dims", targets, len(shape))
+    check_dims("inserted_window_dims", o.inserted_window_dims, len(shape), ordered=True)
+    check_dims("update_window_dims", o.update_window_dims, len(updates), ordered=True)
     rank = len(o.update_window_dims) + len(o.inserted_window_dims)
     check(rank == len(shape), f"windows {o.update_window_dims} in {shape}")
     update_batch = tuple(m for d, m in enumerate(updates) if d not in o.update_window_dims)

@@ -12,7 +12,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
     StablehloDotGeneralOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check, padded
+from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check, check_dims, padded
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.pointwise import reject_quantized
 
@@ -31,9 +31,8 @@ def dot_general_shape(o: StablehloDotGeneralOptions, inputs: Specs) -> Shapes:
     x, w = inputs[0].shape, inputs[1].shape
     lhs = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
     rhs = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
-    for dims, shape in ((lhs, x), (rhs, w)):
-        distinct = len(set(dims)) == len(dims) and all(0 <= d < len(shape) for d in dims)
-        check(distinct, f"{dims} are not distinct dimensions of {shape}")
+    check_dims("lhs dimensions", lhs, len(x))
+    check_dims("rhs dimensions", rhs, len(w))
     check([x[d] for d in lhs] == [w[d] for d in rhs], f"{x} and {w} do not match in {lhs}, {rhs}")
     left, right = (_others(n, dims) for n, dims in ((len(x), lhs), (len(w), rhs)))
     batch = (x[d] for d in o.lhs_batching_dimensions)

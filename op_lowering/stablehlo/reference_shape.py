@@ -28,6 +28,12 @@ def check(holds: bool, what: str) -> None:
         raise ValueError(what)
 
 
+def check_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = False) -> None:
+    distinct = len(set(dims)) == len(dims) and all(0 <= d < rank for d in dims)
+    in_order = not ordered or list(dims) == sorted(dims)
+    check(distinct and in_order, f"{name} {list(dims)} do not fit rank {rank}")
+
+
 # ---- RESHAPE, BROADCAST_IN_DIM, TRANSPOSE
 
 

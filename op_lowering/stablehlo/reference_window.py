@@ -22,6 +22,7 @@ from jaxdelegate.op_lowering.stablehlo.reference_shape import (
     Shapes,
     Widths,
     check,
+    check_dims,
     padded,
     shape_of_padded,
 )
@@ -49,8 +50,7 @@ def _reducer(call: Call, index: int, outputs: Specs) -> Apply:
 def reduced_shapes(o: StablehloReduceOptions, inputs: Specs) -> Shapes:
     operands = _operands(inputs)
     shape, dims = operands[0].shape, o.dimensions
-    distinct = len(set(dims)) == len(dims) and all(0 <= d < len(shape) for d in dims)
-    check(distinct, f"{list(dims)} are not distinct dimensions of {list(shape)}")
+    check_dims("dimensions", dims, len(shape))
     kept = tuple(n for d, n in enumerate(shape) if d not in dims)
     return (kept,) * len(operands)
 

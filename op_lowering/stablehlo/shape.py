@@ -91,9 +91,6 @@ def _lower_reshape(op: Op[NoOptions]) -> Function:
     return lambda x: (lax.reshape(jnp.asarray(x), shape),)
 
 
-STABLEHLO_RESHAPE = OpRule("STABLEHLO_RESHAPE", NoOptions, 1, _why_not_reshape, _lower_reshape)
-
-
 def _why_not_broadcast(op: Op[StablehloBroadcastInDimOptions]) -> str | None:
     x, y, dims = op.inputs[0], op.outputs[0], op.options.broadcast_dimensions
     reason = first_reason(
@@ -119,15 +116,6 @@ def _lower_broadcast(op: Op[StablehloBroadcastInDimOptions]) -> Function:
     return broadcast_in_dim
 
 
-STABLEHLO_BROADCAST_IN_DIM = OpRule(
-    "STABLEHLO_BROADCAST_IN_DIM",
-    StablehloBroadcastInDimOptions,
-    1,
-    _why_not_broadcast,
-    _lower_broadcast,
-)
-
-
 def _why_not_transpose(op: Op[StablehloTransposeOptions]) -> str | None:
     rank, permutation = len(op.inputs[0].shape), op.options.permutation
     return first_reason(
@@ -140,11 +128,6 @@ def _why_not_transpose(op: Op[StablehloTransposeOptions]) -> str | None:
 
 def _lower_transpose(op: Op[StablehloTransposeOptions]) -> Function:
     return lambda x: (lax.transpose(x, op.options.permutation),)
-
-
-STABLEHLO_TRANSPOSE = OpRule(
-    "STABLEHLO_TRANSPOSE", StablehloTransposeOptions, 1, _why_not_transpose, _lower_transpose
-)
 
 
 # ---- CONCATENATE
@@ -174,15 +157,6 @@ def _lower_concatenate(op: Op[StablehloConcatenateOptions]) -> Function:
     return lambda *parts: (lax.concatenate([jnp.asarray(p) for p in parts], axis),)
 
 
-STABLEHLO_CONCATENATE = OpRule(
-    "STABLEHLO_CONCATENATE",
-    StablehloConcatenateOptions,
-    1,
-    _why_not_concatenate,
-    _lower_concatenate,
-)
-
-
 # ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
 
 
@@ -208,9 +182,6 @@ def _why_not_slice(op: Op[StablehloSliceOptions]) -> str | None:
 def _lower_slice(op: Op[StablehloSliceOptions]) -> Function:
     o = op.options
     return lambda x: (lax.slice(jnp.asarray(x), o.start_indices, o.limit_indices, o.strides),)
-
-
-STABLEHLO_SLICE = OpRule("STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_slice, _lower_slice)
 
 
 def _why_not_window(x: TensorSpec, sizes: Sequence[int], starts: Specs) -> str | None:
@@ -254,15 +225,6 @@ def _lower_dynamic_slice(op: Op[StablehloDynamicSliceOptions]) -> Function:
     return dynamic_slice
 
 
-STABLEHLO_DYNAMIC_SLICE = OpRule(
-    "STABLEHLO_DYNAMIC_SLICE",
-    StablehloDynamicSliceOptions,
-    1,
-    _why_not_dynamic_slice,
-    _lower_dynamic_slice,
-)
-
-
 def _why_not_dynamic_update(op: Op[NoOptions]) -> str | None:
     x, update = op.inputs[:2]
     return first_reason(
@@ -281,16 +243,6 @@ def _lower_dynamic_update(_op: Op[NoOptions]) -> Function:
         return (lax.dynamic_update_slice(x, update, _clamped(starts, x.shape, update.shape)),)
 
     return dynamic_update_slice
-
-
-STABLEHLO_DYNAMIC_UPDATE_SLICE = OpRule(
-    "STABLEHLO_DYNAMIC_UPDATE_SLICE",
-    NoOptions,
-    1,
-    _why_not_dynamic_update,
-    _lower_dynamic_update,
-    arity=2,
-)
 
 
 # ---- PAD, DILATE
@@ -339,9 +291,6 @@ def _lower_pad(op: Op[StablehloPadOptions]) -> Function:
     return _pad(list(edges))
 
 
-STABLEHLO_PAD = OpRule("STABLEHLO_PAD", StablehloPadOptions, 1, _why_not_pad, _lower_pad, arity=2)
-
-
 def _why_not_dilate(op: Op[NoOptions]) -> str | None:
     x, dilations, fill = op.inputs[:3]
     reason = first_reason(
@@ -363,9 +312,6 @@ def _lower_dilate(op: Op[NoOptions]) -> Function:
     return lambda x, _dilations, fill: pad(x, fill)
 
 
-DILATE = OpRule("DILATE", NoOptions, 1, _why_not_dilate, _lower_dilate, arity=3)
-
-
 # ---- IOTA
 
 
@@ -384,19 +330,42 @@ def _lower_iota(op: Op[StablehloIotaOptions]) -> Function:
     return lambda: (lax.broadcasted_iota(np.int64, y.shape, axis).astype(y.dtype),)
 
 
-STABLEHLO_IOTA = OpRule(
-    "STABLEHLO_IOTA", StablehloIotaOptions, 1, _why_not_iota, _lower_iota, arity=0
-)
-
 RULES = table(
-    STABLEHLO_RESHAPE,
-    STABLEHLO_BROADCAST_IN_DIM,
-    STABLEHLO_TRANSPOSE,
-    STABLEHLO_CONCATENATE,
-    STABLEHLO_SLICE,
-    STABLEHLO_DYNAMIC_SLICE,
-    STABLEHLO_DYNAMIC_UPDATE_SLICE,
-    STABLEHLO_PAD,
-    DILATE,
-    STABLEHLO_IOTA,
+    OpRule("STABLEHLO_RESHAPE", NoOptions, 1, _why_not_reshape, _lower_reshape),
+    OpRule(
+        "STABLEHLO_BROADCAST_IN_DIM",
+        StablehloBroadcastInDimOptions,
+        1,
+        _why_not_broadcast,
+        _lower_broadcast,
+    ),
+    OpRule(
+        "STABLEHLO_TRANSPOSE", StablehloTransposeOptions, 1, _why_not_transpose, _lower_transpose
+    ),
+    OpRule(
+        "STABLEHLO_CONCATENATE",
+        StablehloConcatenateOptions,
+        1,
+        _why_not_concatenate,
+        _lower_concatenate,
+    ),
+    OpRule("STABLEHLO_SLICE", StablehloSliceOptions, 1, _why_not_slice, _lower_slice),
+    OpRule(
+        "STABLEHLO_DYNAMIC_SLICE",
+        StablehloDynamicSliceOptions,
+        1,
+        _why_not_dynamic_slice,
+        _lower_dynamic_slice,
+    ),
+    OpRule(
+        "STABLEHLO_DYNAMIC_UPDATE_SLICE",
+        NoOptions,
+        1,
+        _why_not_dynamic_update,
+        _lower_dynamic_update,
+        arity=2,
+    ),
+    OpRule("STABLEHLO_PAD", StablehloPadOptions, 1, _why_not_pad, _lower_pad, arity=2),
+    OpRule("DILATE", NoOptions, 1, _why_not_dilate, _lower_dilate, arity=3),
+    OpRule("STABLEHLO_IOTA", StablehloIotaOptions, 1, _why_not_iota, _lower_iota, arity=0),
 )

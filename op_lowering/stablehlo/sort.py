@@ -98,6 +98,6 @@ def _by_rank(body: Body, arrays: list[jax.Array], axis: int) -> tuple[jax.Array,
     return tuple(jnp.moveaxis(y, -1, axis) for y in results)
 
 
-STABLEHLO_SORT = OpRule("STABLEHLO_SORT", StablehloSortOptions, 1, _why_not_sort, _lower_sort)
-
-RULES = table(STABLEHLO_SORT)
+RULES = table(
+    OpRule("STABLEHLO_SORT", StablehloSortOptions, 1, _why_not_sort, _lower_sort),
+)

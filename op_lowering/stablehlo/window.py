@@ -149,11 +149,6 @@ def _reduce(reducer: _Reducer, operands: Arrays, starts: Arrays, dims: Sequence[
     return reducer.pairs([jnp.full_like(y, a) for y, a in zip(totals, starts, strict=True)], totals)
 
 
-STABLEHLO_REDUCE = OpRule(
-    "STABLEHLO_REDUCE", StablehloReduceOptions, 1, _why_not_reduce, _lower_reduce, arity=2
-)
-
-
 # ---- STABLEHLO_REDUCE_WINDOW
 
 
@@ -274,16 +269,6 @@ def _lower_reduce_window(op: Op[StablehloReduceWindowOptions]) -> Function:
     return _lower_windows(_Windows.of(op.options), reducer, op.outputs)
 
 
-STABLEHLO_REDUCE_WINDOW = OpRule(
-    "STABLEHLO_REDUCE_WINDOW",
-    StablehloReduceWindowOptions,
-    1,
-    _why_not_reduce_window,
-    _lower_reduce_window,
-    arity=2,
-)
-
-
 # ---- REDUCE_WINDOW
 
 _Pair = Callable[[jax.Array, jax.Array], jax.Array]
@@ -339,8 +324,15 @@ def _lower_builtin(op: Op[ReduceWindowOptions]) -> Function:
     return _lower_windows(_Windows.of(_options_of(op.inputs)), reducer, op.outputs)
 
 
-REDUCE_WINDOW = OpRule(
-    "REDUCE_WINDOW", ReduceWindowOptions, 1, _why_not_builtin, _lower_builtin, arity=5
+RULES = table(
+    OpRule("STABLEHLO_REDUCE", StablehloReduceOptions, 1, _why_not_reduce, _lower_reduce, arity=2),
+    OpRule(
+        "STABLEHLO_REDUCE_WINDOW",
+        StablehloReduceWindowOptions,
+        1,
+        _why_not_reduce_window,
+        _lower_reduce_window,
+        arity=2,
+    ),
+    OpRule("REDUCE_WINDOW", ReduceWindowOptions, 1, _why_not_builtin, _lower_builtin, arity=5),
 )
-
-RULES = table(STABLEHLO_REDUCE, STABLEHLO_REDUCE_WINDOW, REDUCE_WINDOW)

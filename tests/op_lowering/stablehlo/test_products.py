@@ -287,7 +287,7 @@ def test_refuses_integer_convolutions_except_on_a_cpu() -> None:
 
 STOPPED = {
     "do not match": dot(A, A, MATRIX),
-    "not distinct": dot(A, A, ((1, 1), (0, 0))),
+    "do not fit rank": dot(A, A, ((1, 1), (0, 0))),
     "not 2 groups of 4": convolution("", X, W, feature_group_count=2),
     "are not the dimensions": convolution("", X, W, layout={**NHWC, "input_batch_dimension": 1}),
     "do not fit 2": convolution("", X, W, rhs_dilation=(0, 1)),
