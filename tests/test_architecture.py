@@ -81,14 +81,14 @@ OPERATOR_LAYERS = (
     ("control_flow",),
     ("registry",),
 )
-OPTIONS = ("options", "decode", "families")
+OPTIONS = ("options", "families")
 # What the families' numpy kernels and jaxdelegate/reference/ may import of this package.
 KERNELS_USE = ("spec", "dtypes", "records", "options")
 # Stock interpreters call a method of the delegate, which must reach the bridge.
 UPWARDS = {("jaxdelegate.simple_delegate", "jaxdelegate.litert")}
 
 # Modules of op_lowering/ without jax, the only ones that the rooms below may import.
-WORDS = ("options", "dtypes", "spec", "precision", "records", "rule", "families", "decode")
+WORDS = ("options", "dtypes", "spec", "precision", "records", "rule", "families")
 NO_JAX = (
     "analysis",
     "benchmark",
