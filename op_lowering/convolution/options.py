@@ -1,12 +1,10 @@
 """Options and records of convolutions."""
 
 import dataclasses
-import struct
-from typing import Self
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
-from jaxdelegate.op_lowering.records.custom import CustomOptions
+from jaxdelegate.op_lowering.records.custom import StructOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
 from jaxdelegate.op_lowering.records.operator import (
     FREE,
@@ -83,22 +81,12 @@ def convolution_channels(_options: Options, inputs: Specs, _outputs: Specs) -> t
 
 
 @dataclasses.dataclass(frozen=True)
-class Convolution2DTransposeBiasOptions(CustomOptions):
-    """MediaPipe's Convolution2DTransposeBias: C struct TfLiteTransposeConvParams, three int32."""
+class Convolution2DTransposeBiasOptions(StructOptions):
+    """MediaPipe's Convolution2DTransposeBias: TfLiteTransposeConvParams."""
 
     padding: Padding = Padding.SAME
     stride_w: int = 0
     stride_h: int = 0
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Read TfLitePadding (1 SAME, 2 VALID), stride_width and stride_height."""
-        if len(data) < 12:
-            raise ValueError(
-                f"Convolution2DTransposeBias: expected 12 bytes of parameters, got {len(data)}"
-            )
-        padding, stride_w, stride_h = struct.unpack_from("<iii", data)
-        return cls(data, Padding(padding - 1), stride_w, stride_h)
 
 
 # TfLiteConv3DParams has another order.

@@ -1,13 +1,9 @@
 """Options and records of pooling."""
 
 import dataclasses
-import struct
-from typing import Any, Self
-
-from flatbuffers import flexbuffers
 
 from jaxdelegate.op_lowering.records import costs
-from jaxdelegate.op_lowering.records.custom import CustomOptions
+from jaxdelegate.op_lowering.records.custom import FlexbufferOptions, StructOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.records.operator import (
     EQUAL,
@@ -31,8 +27,8 @@ class Pool2DOptions(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class PoolParamsOptions(CustomOptions):
-    """MediaPipe's pools: C struct TfLitePoolParams, ten int32, the last four of them scratch."""
+class PoolParamsOptions(StructOptions):
+    """MediaPipe's pools: TfLitePoolParams, whose last four int32 are scratch."""
 
     padding: Padding = Padding.SAME
     stride_w: int = 0
@@ -41,64 +37,14 @@ class PoolParamsOptions(CustomOptions):
     filter_height: int = 0
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Read TfLitePadding (1 SAME, 2 VALID), strides, window and fused activation."""
-        if len(data) < 24:
-            raise ValueError(f"TfLitePoolParams: expected 24 bytes of parameters, got {len(data)}")
-        padding, stride_w, stride_h, width, height, activation = struct.unpack_from("<6i", data)
-        return cls(
-            data,
-            padding=Padding(padding - 1),
-            stride_w=stride_w,
-            stride_h=stride_h,
-            filter_width=width,
-            filter_height=height,
-            fused_activation_function=ActivationFunctionType(activation),
-        )
-
 
 @dataclasses.dataclass(frozen=True)
-class TensorFlowPoolOptions(CustomOptions):
+class TensorFlowPoolOptions(FlexbufferOptions):
     """A TensorFlow pool's attributes in a flexbuffer map; window and strides of every dimension."""
 
     ksize: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     padding: str = ""  # "SAME" | "VALID"
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """A key that is absent keeps the field's default."""
-        fields = {f.name: f.default for f in dataclasses.fields(cls) if f.name != "data"}
-        try:
-            entries = flexbuffers.GetRoot(data).AsMap if data else {}
-            values = {name: _attribute(entries, name, fields[name]) for name in fields}
-        except (struct.error, LookupError, TypeError, OverflowError, AssertionError) as error:
-            raise ValueError(
-                f"custom options: expected the attributes of a pool, got {error!r}"
-            ) from error
-        return cls(data, **values)
-
-
-_MOST_DIMENSIONS = 8
-
-
-def _attribute(entries: Any, name: str, default: Any) -> Any:
-    """A string, a flag or a short vector of integers, whichever `default` is."""
-    try:
-        entry = entries[name]
-    except KeyError as error:
-        if error.args == (name,):
-            return default
-        raise
-    if isinstance(default, str):
-        return entry.AsString
-    if isinstance(default, bool):
-        return entry.AsBool
-    vector = entry.AsTypedVector if entry.IsTypedVector else entry.AsVector
-    if len(vector) > _MOST_DIMENSIONS:
-        raise TypeError(f"{len(vector)} values of {name}")
-    return tuple(number.AsInt for number in map(vector.__getitem__, range(len(vector))))
 
 
 @dataclasses.dataclass(frozen=True)

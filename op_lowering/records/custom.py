@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from flatbuffers import flexbuffers
 
+from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.record import Options
 
 MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hundred bytes
@@ -23,15 +24,43 @@ class CustomOptions(Options):
         return cls(data)
 
 
+def _own_fields(cls: type[CustomOptions]) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(cls) if field.name != "data"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StructOptions(CustomOptions):
+    """Parameters in a C struct of int32 in the fields' order; enumerations have C's numbers."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """A ValueError if the data are shorter, or an enumeration lacks the number."""
+        fields = _own_fields(cls)
+        size = 4 * len(fields)
+        if len(data) < size:
+            raise ValueError(f"custom options: expected {size} bytes, got {len(data)}")
+        values = struct.unpack_from(f"<{len(fields)}i", data)
+        return cls(data, *map(_from_int32, (field.type for field in fields), values))
+
+
+def _from_int32(kind: Any, value: int) -> Any:
+    """TfLitePadding begins with "unknown"."""
+    return kind(value - 1 if kind is Padding else value)
+
+
 @dataclasses.dataclass(frozen=True)
 class FlexbufferOptions(CustomOptions):
     """Parameters in a flexbuffer map; the dataclass's field names are the map's keys."""
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """A key that is absent keeps the field's default."""
-        kinds = {f.name: type(f.default) for f in dataclasses.fields(cls) if f.name != "data"}
-        return cls(data, **(_entries(data, kinds) if data else {}))
+        """A key that is absent keeps the field's default; `tuple[int, ...]` truncates floats."""
+        if not data:
+            return cls(data)
+        fields = _own_fields(cls)
+        values = _entries(data, {field.name: type(field.default) for field in fields})
+        whole = {f.name for f in fields if f.type == tuple[int, ...]} & values.keys()
+        return cls(data, **values | {name: tuple(map(int, values[name])) for name in whole})
 
 
 def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
