@@ -1,5 +1,7 @@
 """Options and records of comparisons, logic and selection."""
 
+import functools
+
 from jaxdelegate.op_lowering.records.operator import (
     EQUAL,
     FREE,
@@ -12,20 +14,18 @@ from jaxdelegate.op_lowering.records.operator import (
     table,
 )
 
+_compare = functools.partial(elementwise, precision=UNROUNDED, scales=FREE)
+_order = functools.partial(_compare, scales=Scaling(Scales.FREE, ignored=WIDE_OR_INT16))
 RECORDS = table(
-    elementwise("EQUAL", precision=UNROUNDED, scales=FREE),
-    elementwise("GREATER", precision=UNROUNDED, scales=Scaling(Scales.FREE, ignored=WIDE_OR_INT16)),
-    elementwise(
-        "GREATER_EQUAL", precision=UNROUNDED, scales=Scaling(Scales.FREE, ignored=WIDE_OR_INT16)
-    ),
-    elementwise("LESS", precision=UNROUNDED, scales=Scaling(Scales.FREE, ignored=WIDE_OR_INT16)),
-    elementwise(
-        "LESS_EQUAL", precision=UNROUNDED, scales=Scaling(Scales.FREE, ignored=WIDE_OR_INT16)
-    ),
+    _compare("EQUAL"),
+    _order("GREATER"),
+    _order("GREATER_EQUAL"),
+    _order("LESS"),
+    _order("LESS_EQUAL"),
     elementwise("LOGICAL_AND"),
     elementwise("LOGICAL_NOT"),
     elementwise("LOGICAL_OR"),
-    elementwise("NOT_EQUAL", precision=UNROUNDED, scales=FREE),
+    _compare("NOT_EQUAL"),
     elementwise("SELECT", precision=MOVED, scales=EQUAL),
     elementwise("SELECT_V2", precision=MOVED, scales=EQUAL),
 )

@@ -54,7 +54,7 @@ def _loop(
 
 
 RECORDS = table(
-    OperatorRecord("CALL", CallOptions, cost=costs.call, struct=c.NOT_HANDED_OUT),
+    OperatorRecord("CALL", CallOptions, cost=costs.call, struct=c.HIDDEN),
     OperatorRecord("CALL_ONCE", CallOnceOptions, cost=costs.once),
     OperatorRecord("IF", IfOptions, cost=costs.if_),
     OperatorRecord(
@@ -72,6 +72,6 @@ RECORDS = table(
             *("name", "decomposition_subgraph_index", "version", "composite_attributes"),
         ),
     ),
-    OperatorRecord("STABLEHLO_WHILE", StablehloWhileOptions, cost=_loop, struct=c.NOT_HANDED_OUT),
+    OperatorRecord("STABLEHLO_WHILE", StablehloWhileOptions, cost=_loop, struct=c.HIDDEN),
     OperatorRecord("WHILE", WhileOptions, cost=_loop),
 )

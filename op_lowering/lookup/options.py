@@ -26,7 +26,7 @@ class EmbeddingLookupSparseOptions(Record):
 
 RECORDS = table(
     OperatorRecord(
-        "CONCAT_EMBEDDINGS", ConcatEmbeddingsOptions, cost=costs.unknown, struct=c.NOT_HANDED_OUT
+        "CONCAT_EMBEDDINGS", ConcatEmbeddingsOptions, cost=costs.unknown, struct=c.HIDDEN
     ),
     OperatorRecord(
         "EMBEDDING_LOOKUP_SPARSE", EmbeddingLookupSparseOptions, cost=costs.embedding_lookup_sparse

@@ -1,5 +1,7 @@
 """Options and records of softmax and normalizations."""
 
+import functools
+
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.operator import (
@@ -35,32 +37,15 @@ def _local_response(
     return costs.Work(costs.n(inputs[0]) * (2 * (2 * o.radius + 1) + 4), costs.n(inputs[0]))
 
 
+_along_last_axis = functools.partial(OperatorRecord, batch=Batch.LAST_AXIS, scales=OF_INPUTS)
+_softmax = functools.partial(
+    _along_last_axis, cost=costs.softmax, precision=UNROUNDED, rereads=True
+)
 RECORDS = table(
-    OperatorRecord(
-        "L2_NORMALIZATION",
-        L2NormOptions,
-        cost=costs.l2_normalization,
-        batch=Batch.LAST_AXIS,
-        scales=OF_INPUTS,
-    ),
+    _along_last_axis("L2_NORMALIZATION", L2NormOptions, cost=costs.l2_normalization),
     OperatorRecord(
         "LOCAL_RESPONSE_NORMALIZATION", LocalResponseNormalizationOptions, cost=_local_response
     ),
-    OperatorRecord(
-        "LOG_SOFTMAX",
-        cost=costs.softmax,
-        precision=UNROUNDED,
-        rereads=True,
-        batch=Batch.LAST_AXIS,
-        scales=OF_INPUTS,
-    ),
-    OperatorRecord(
-        "SOFTMAX",
-        SoftmaxOptions,
-        cost=costs.softmax,
-        precision=UNROUNDED,
-        rereads=True,
-        batch=Batch.LAST_AXIS,
-        scales=OF_INPUTS,
-    ),
+    _softmax("LOG_SOFTMAX"),
+    _softmax("SOFTMAX", SoftmaxOptions),
 )

@@ -1,12 +1,9 @@
 """Options and records of padding."""
 
-from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import MirrorPadMode
 from jaxdelegate.op_lowering.records.operator import (
-    MOVED,
     WIDE_OR_UINT16,
     Batch,
-    OperatorRecord,
     Scales,
     Scaling,
     moves,
@@ -20,11 +17,9 @@ class MirrorPadOptions(Record):
 
 
 RECORDS = table(
-    OperatorRecord(
+    moves(
         "MIRROR_PAD",
         MirrorPadOptions,
-        cost=costs.movement,
-        precision=MOVED,
         batch=Batch.EDGES,
         scales=Scaling(Scales.EQUAL, ignored=WIDE_OR_UINT16),
     ),

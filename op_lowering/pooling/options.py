@@ -1,6 +1,7 @@
 """Options and records of pooling."""
 
 import dataclasses
+import functools
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import FlexbufferOptions, StructOptions
@@ -61,29 +62,15 @@ class MaxPoolWithArgmaxOptions(TensorFlowPoolOptions):
     include_batch_in_index: bool = False
 
 
+_windows = functools.partial(OperatorRecord, cost=costs.tensorflow_pool)
+_pool = functools.partial(OperatorRecord, cost=costs.pool, batch=Batch.FIRST_INPUT, scales=EQUAL)
 RECORDS = table(
-    OperatorRecord(
-        "AVERAGE_POOL_2D",
-        Pool2DOptions,
-        cost=costs.pool,
-        precision=REDUCED,
-        batch=Batch.FIRST_INPUT,
-        scales=EQUAL,
-    ),
-    OperatorRecord("AvgPool3D", Pool3DOptions, cost=costs.tensorflow_pool, precision=REDUCED),
+    _pool("AVERAGE_POOL_2D", Pool2DOptions, precision=REDUCED),
+    _windows("AvgPool3D", Pool3DOptions, precision=REDUCED),
     OperatorRecord("L2_POOL_2D", Pool2DOptions, cost=costs.l2_pool),
-    OperatorRecord(
-        "MAX_POOL_2D",
-        Pool2DOptions,
-        cost=costs.pool,
-        precision=MOVED,
-        batch=Batch.FIRST_INPUT,
-        scales=EQUAL,
-    ),
-    OperatorRecord(
-        "MaxPool3D", Pool3DOptions, cost=costs.tensorflow_pool, precision=MOVED, scales=EQUAL
-    ),
-    OperatorRecord("MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, cost=costs.tensorflow_pool),
+    _pool("MAX_POOL_2D", Pool2DOptions, precision=MOVED),
+    _windows("MaxPool3D", Pool3DOptions, precision=MOVED, scales=EQUAL),
+    _windows("MaxPoolWithArgmax", MaxPoolWithArgmaxOptions),
     OperatorRecord("MaxPoolingWithArgmax2D", PoolParamsOptions, cost=costs.pool),
     OperatorRecord("MaxUnpooling2D", PoolParamsOptions, cost=costs.movement, scales=INTEGERS_ONLY),
 )

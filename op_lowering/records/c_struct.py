@@ -110,7 +110,7 @@ BYTES = Kind((ctypes.c_void_p, ctypes.c_size_t), _bytes)
 Layout = dict[str, Kind]
 
 # Stock interpreters do not pass these parameters to delegates.
-NOT_HANDED_OUT: Layout = {}
+HIDDEN: Layout = {}
 _BY_TYPE: dict[Any, Kind] = {
     int: INT,
     float: FLOAT,

@@ -22,11 +22,6 @@ class CustomOptionsFormat(enum.IntEnum):
     FLEXBUFFERS = 0
 
 
-class DimensionType(enum.IntEnum):
-    DENSE = 0
-    SPARSE_CSR = 1
-
-
 class FullyConnectedOptionsWeightsFormat(enum.IntEnum):
     DEFAULT = 0
     SHUFFLED4x16INT8 = 1

@@ -94,6 +94,7 @@ class Precision:
 MOVED, REDUCED = Precision(Result.MOVED), Precision(Result.REDUCED)
 UNROUNDED = Precision(reads_unrounded=True)
 SUM, GROWTH = Precision(float16=Float16.SUM), Precision(float16=Float16.GROWTH)
+EXPONENTIAL = Precision(reads_unrounded=True, float16=Float16.GROWTH)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +115,7 @@ class Scaling:
 
 FREE, EQUAL, OF_INPUTS = Scaling(Scales.FREE), Scaling(Scales.EQUAL), Scaling(Scales.OF_INPUTS)
 INTEGERS_ONLY = Scaling(ignored=INTEGERS)
+COMPARED = Scaling(Scales.EQUAL, ignored=INTEGERS)
 
 # (the record's options, input specs, output specs) -> input and output channels.
 Channels = Callable[[Any, Specs, Specs], tuple[int, int]]

@@ -1,5 +1,7 @@
 """Options and records of reductions."""
 
+import functools
+
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.records.operator import (
@@ -32,49 +34,18 @@ class ArgMinOptions(Record):
     output_type: TensorType = TensorType.FLOAT32
 
 
+_fold = functools.partial(OperatorRecord, cost=costs.per_input)
+_along_axes = functools.partial(_fold, batch=Batch.AXES)
+_find = functools.partial(_along_axes, precision=UNROUNDED, rereads=True, scales=EQUAL)
 RECORDS = table(
-    OperatorRecord(
-        "ARG_MAX",
-        ArgMaxOptions,
-        cost=costs.per_input,
-        precision=UNROUNDED,
-        rereads=True,
-        batch=Batch.AXES,
-        scales=EQUAL,
-    ),
-    OperatorRecord(
-        "ARG_MIN",
-        ArgMinOptions,
-        cost=costs.per_input,
-        precision=UNROUNDED,
-        rereads=True,
-        batch=Batch.AXES,
-        scales=EQUAL,
-    ),
-    OperatorRecord("CUMSUM", CumsumOptions, cost=costs.per_input, precision=SUM),
-    OperatorRecord(
-        "MEAN", ReducerOptions, cost=costs.per_input, precision=SUM, batch=Batch.AXES, scales=FREE
-    ),
-    OperatorRecord("REDUCE_ALL", ReducerOptions, cost=costs.per_input),
-    OperatorRecord("REDUCE_ANY", ReducerOptions, cost=costs.per_input),
-    OperatorRecord(
-        "REDUCE_MAX",
-        ReducerOptions,
-        cost=costs.per_input,
-        precision=MOVED,
-        batch=Batch.AXES,
-        scales=EQUAL,
-    ),
-    OperatorRecord(
-        "REDUCE_MIN",
-        ReducerOptions,
-        cost=costs.per_input,
-        precision=MOVED,
-        batch=Batch.AXES,
-        scales=EQUAL,
-    ),
-    OperatorRecord("REDUCE_PROD", ReducerOptions, cost=costs.per_input, precision=SUM, scales=FREE),
-    OperatorRecord(
-        "SUM", ReducerOptions, cost=costs.per_input, precision=SUM, batch=Batch.AXES, scales=FREE
-    ),
+    _find("ARG_MAX", ArgMaxOptions),
+    _find("ARG_MIN", ArgMinOptions),
+    _fold("CUMSUM", CumsumOptions, precision=SUM),
+    _along_axes("MEAN", ReducerOptions, precision=SUM, scales=FREE),
+    _fold("REDUCE_ALL", ReducerOptions),
+    _fold("REDUCE_ANY", ReducerOptions),
+    _along_axes("REDUCE_MAX", ReducerOptions, precision=MOVED, scales=EQUAL),
+    _along_axes("REDUCE_MIN", ReducerOptions, precision=MOVED, scales=EQUAL),
+    _fold("REDUCE_PROD", ReducerOptions, precision=SUM, scales=FREE),
+    _along_axes("SUM", ReducerOptions, precision=SUM, scales=FREE),
 )

@@ -12,17 +12,14 @@ from jaxdelegate.op_lowering.records.enums import (
     StablehloPrecisionConfig,
 )
 from jaxdelegate.op_lowering.records.operator import (
+    COMPARED,
     EQUAL,
-    INTEGERS,
+    EXPONENTIAL,
     INTEGERS_ONLY,
     MOVED,
     REDUCED,
     UNROUNDED,
-    Float16,
     OperatorRecord,
-    Precision,
-    Scales,
-    Scaling,
     elementwise,
     moves,
     sums_products,
@@ -214,48 +211,32 @@ RECORDS = table(
     elementwise("STABLEHLO_ABS", precision=MOVED, scales=INTEGERS_ONLY),
     elementwise("STABLEHLO_ADD", precision=REDUCED, scales=INTEGERS_ONLY),
     elementwise("STABLEHLO_AND", scales=INTEGERS_ONLY),
-    moves("STABLEHLO_BROADCAST_IN_DIM", StablehloBroadcastInDimOptions, struct=c.NOT_HANDED_OUT),
+    moves("STABLEHLO_BROADCAST_IN_DIM", StablehloBroadcastInDimOptions, struct=c.HIDDEN),
     transcendental("STABLEHLO_CBRT", precision=UNROUNDED),
-    elementwise("STABLEHLO_CLAMP", precision=MOVED, scales=Scaling(Scales.EQUAL, ignored=INTEGERS)),
+    elementwise("STABLEHLO_CLAMP", precision=MOVED, scales=COMPARED),
     elementwise(
         "STABLEHLO_COMPARE",
         StablehloCompareOptions,
-        struct=c.NOT_HANDED_OUT,
+        struct=c.HIDDEN,
         precision=UNROUNDED,
         scales=INTEGERS_ONLY,
     ),
-    moves("STABLEHLO_CONCATENATE", StablehloConcatenateOptions, struct=c.NOT_HANDED_OUT),
+    moves("STABLEHLO_CONCATENATE", StablehloConcatenateOptions, struct=c.HIDDEN),
     elementwise("STABLEHLO_CONVERT", precision=UNROUNDED, scales=INTEGERS_ONLY),
     sums_products(
-        "STABLEHLO_CONVOLUTION",
-        StablehloConvolutionOptions,
-        cost=_convolution,
-        struct=c.NOT_HANDED_OUT,
+        "STABLEHLO_CONVOLUTION", StablehloConvolutionOptions, cost=_convolution, struct=c.HIDDEN
     ),
     transcendental("STABLEHLO_COSINE", precision=UNROUNDED),
     OperatorRecord(
-        "STABLEHLO_CUSTOM_CALL",
-        StablehloCustomCallOptions,
-        cost=costs.unknown,
-        struct=c.NOT_HANDED_OUT,
+        "STABLEHLO_CUSTOM_CALL", StablehloCustomCallOptions, cost=costs.unknown, struct=c.HIDDEN
     ),
     elementwise("STABLEHLO_DIVIDE", precision=UNROUNDED, scales=INTEGERS_ONLY),
     sums_products(
-        "STABLEHLO_DOT_GENERAL",
-        StablehloDotGeneralOptions,
-        cost=_dot_general,
-        struct=c.NOT_HANDED_OUT,
+        "STABLEHLO_DOT_GENERAL", StablehloDotGeneralOptions, cost=_dot_general, struct=c.HIDDEN
     ),
-    moves(
-        "STABLEHLO_DYNAMIC_SLICE",
-        StablehloDynamicSliceOptions,
-        struct=c.NOT_HANDED_OUT,
-        picks_from=0,
-    ),
+    moves("STABLEHLO_DYNAMIC_SLICE", StablehloDynamicSliceOptions, struct=c.HIDDEN, picks_from=0),
     moves("STABLEHLO_DYNAMIC_UPDATE_SLICE"),
-    transcendental(
-        "STABLEHLO_EXPONENTIAL", precision=Precision(reads_unrounded=True, float16=Float16.GROWTH)
-    ),
+    transcendental("STABLEHLO_EXPONENTIAL", precision=EXPONENTIAL),
     elementwise("STABLEHLO_FLOOR", precision=UNROUNDED),
     moves(
         "STABLEHLO_GATHER",
@@ -270,17 +251,11 @@ RECORDS = table(
         },
         picks_from=0,
     ),
-    OperatorRecord(
-        "STABLEHLO_IOTA", StablehloIotaOptions, cost=costs.movement, struct=c.NOT_HANDED_OUT
-    ),
+    OperatorRecord("STABLEHLO_IOTA", StablehloIotaOptions, cost=costs.movement, struct=c.HIDDEN),
     transcendental("STABLEHLO_LOG", precision=UNROUNDED),
     transcendental("STABLEHLO_LOGISTIC", precision=REDUCED),
-    elementwise(
-        "STABLEHLO_MAXIMUM", precision=MOVED, scales=Scaling(Scales.EQUAL, ignored=INTEGERS)
-    ),
-    elementwise(
-        "STABLEHLO_MINIMUM", precision=MOVED, scales=Scaling(Scales.EQUAL, ignored=INTEGERS)
-    ),
+    elementwise("STABLEHLO_MAXIMUM", precision=MOVED, scales=COMPARED),
+    elementwise("STABLEHLO_MINIMUM", precision=MOVED, scales=COMPARED),
     elementwise("STABLEHLO_MULTIPLY", precision=REDUCED, scales=INTEGERS_ONLY),
     elementwise("STABLEHLO_NEGATE", precision=MOVED, scales=INTEGERS_ONLY),
     elementwise("STABLEHLO_OR", scales=INTEGERS_ONLY),
@@ -291,16 +266,12 @@ RECORDS = table(
             ("edge_padding_low", "edge_padding_high", "interior_padding"), c.by_rank(8)
         ),
     ),
-    transcendental(
-        "STABLEHLO_POWER",
-        precision=Precision(reads_unrounded=True, float16=Float16.GROWTH),
-        scales=INTEGERS_ONLY,
-    ),
+    transcendental("STABLEHLO_POWER", precision=EXPONENTIAL, scales=INTEGERS_ONLY),
     OperatorRecord(
         "STABLEHLO_REDUCE",
         StablehloReduceOptions,
         cost=_reduce,
-        struct=c.NOT_HANDED_OUT,
+        struct=c.HIDDEN,
         scales=INTEGERS_ONLY,
     ),
     OperatorRecord(
@@ -337,16 +308,16 @@ RECORDS = table(
     ),
     elementwise("STABLEHLO_SELECT", precision=MOVED, scales=EQUAL),
     elementwise("STABLEHLO_SHIFT_LEFT", scales=INTEGERS_ONLY),
-    moves("STABLEHLO_SLICE", StablehloSliceOptions, struct=c.NOT_HANDED_OUT, picks_from=0),
+    moves("STABLEHLO_SLICE", StablehloSliceOptions, struct=c.HIDDEN, picks_from=0),
     OperatorRecord(
         "STABLEHLO_SORT",
         StablehloSortOptions,
         cost=_sort,
-        struct=c.NOT_HANDED_OUT,
+        struct=c.HIDDEN,
         precision=UNROUNDED,
         scales=INTEGERS_ONLY,
     ),
     elementwise("STABLEHLO_SUBTRACT", precision=REDUCED, scales=INTEGERS_ONLY),
     transcendental("STABLEHLO_TANH", precision=REDUCED),
-    moves("STABLEHLO_TRANSPOSE", StablehloTransposeOptions, struct=c.NOT_HANDED_OUT),
+    moves("STABLEHLO_TRANSPOSE", StablehloTransposeOptions, struct=c.HIDDEN),
 )
