@@ -70,8 +70,8 @@ def _modules() -> Iterator[tuple[str, str]]:
     """Each family and the name of one of its modules, in the order of names."""
     for family in FAMILIES:
         package = importlib.import_module(f"jaxdelegate.op_lowering.{family}")
-        for found in pkgutil.iter_modules(package.__path__):
-            yield family, found.name
+        for module in pkgutil.iter_modules(package.__path__):
+            yield family, module.name
 
 
 def _import(family: str, name: str) -> ModuleType:

@@ -57,13 +57,13 @@ from jaxdelegate.op_lowering.text.options import *
 
 
 def _records() -> dict[str, OperatorRecord]:
-    found: dict[str, OperatorRecord] = {}
+    operators: dict[str, OperatorRecord] = {}
     for module in option_modules():
         records = module.RECORDS
-        if twice := sorted(found.keys() & records.keys()):
+        if twice := sorted(operators.keys() & records.keys()):
             raise ValueError(f"two families have records of {twice}")
-        found |= records
-    return found
+        operators |= records
+    return operators
 
 
 # Every operator that a file can hold and every fused one, by its name.

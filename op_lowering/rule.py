@@ -249,7 +249,7 @@ def variable_inputs(op: Op[Options]) -> tuple[int, ...]:
 
 
 def why_not_dtype(spec: TensorSpec, *allowed: frozenset[np.dtype] | type) -> str | None:
-    """A reason if the dtype is outside the given sets and scalar types."""
+    """A reason if the dtype is outside these sets and scalar types."""
     sets = [a if isinstance(a, frozenset) else frozenset([np.dtype(a)]) for a in allowed]
     if spec.is_quantized:
         return f"{spec.name!r} is quantized {spec.dtype}, which the operator has no lowering for"

@@ -1,4 +1,4 @@
-"""Values that XLA:CPU computes once, into memory, however many operations read them.
+"""Functions that JAX traces once, and values that XLA:CPU computes once, into memory.
 
 XLA:CPU fuses the computation of a value into each of its readers and repeats it there, even a sum
 of many taps; it removes `optimization_barrier` before that. A call that must not be inlined stays,
@@ -12,7 +12,17 @@ import jax
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
-from jaxdelegate.op_lowering.common.tracing import traced_once
+# Since JAX 0.12 `inline=True` is at the end of lowering: xla/call_batching.py looks earlier.
+_INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
+
+
+def traced_once(f: Any) -> Any:
+    """`f`, which JAX traces once for each set of shapes, and inlines where it is called.
+
+    Use it for a function that exists once, not for one of each operator. Layers of language models
+    are alike, and tracing them takes most of the time before a first token.
+    """
+    return jax.jit(f, inline=_INLINE)
 
 
 def fusion_barrier(x: jax.Array) -> jax.Array:

@@ -22,9 +22,9 @@ from jax import lax
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import Axes
 
-MOST_PRODUCTS = 1 << 17  # of two int8 each: int32 holds their sum
+MOST_PRODUCTS = 1 << 17  # two int8 each: int32 holds their sum
 
-_EXACT = 1 << 10  # of two int8 each: float32 holds their sum, in any order
+_EXACT = 1 << 10  # products of two int8: float32 holds their sum, in any order
 _SMALL = 1 << 12  # values of a matrix that one row is multiplied by
 
 Zero = int | jax.Array  # an array broadcasts with the values

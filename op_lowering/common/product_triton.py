@@ -22,8 +22,8 @@ from jaxdelegate.quant.jax_requantize import clamp
 
 # Rows, columns and products of one step, at most; warps.
 _ROWS, _COLUMNS, _DEPTH, _WARPS = 128, 128, 64, 8
-_LEAST = 16  # of each in Triton's product; for int8 the least depth is twice that
-_MOST_VALUES = 1 << 31  # of a matrix whose positions are int32
+_LEAST = 16  # rows, columns and depth of Triton's product; for int8 the least depth is twice that
+_MOST_VALUES = 1 << 31  # positions in a matrix are int32
 # Seen on an H200 only, which has 132 multiprocessors: with fewer, XLA's kernels were faster
 # (MobileNet v2 at batch 1). At batch 128 both took the same time, but this kernel moves a third of
 # the bytes (bench/compile_for_gpu.py), which counts more where memory is slower.

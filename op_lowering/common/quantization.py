@@ -49,7 +49,7 @@ def why_not_scales(spec: TensorSpec) -> str | None:
 
 
 def why_not_one_scale(spec: TensorSpec, *, or_zero: bool = False) -> str | None:
-    """A reason unless the tensor has one scale above 0 and a zero point of its own dtype.
+    """A reason unless the tensor has one scale above 0 and a zero point of its dtype.
 
     `or_zero`: the scale may be 0, which the converter writes for constants that are all 0.
     """
@@ -91,11 +91,11 @@ def why_not_same(x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype]) -> s
 
 
 def why_not_zero_point(spec: TensorSpec, wanted: int) -> str | None:
-    found = zero_point_of(spec)
-    if found == wanted:
+    point = zero_point_of(spec)
+    if point == wanted:
         return None
     return (
-        f"the zero point of {spec.name!r} is {found}, and the {spec.dtype} kernel expects {wanted}"
+        f"the zero point of {spec.name!r} is {point}, and the {spec.dtype} kernel expects {wanted}"
     )
 
 

@@ -51,5 +51,5 @@ def _first(
         return one(a[0], b[0]), other(a[1], b[1])
 
     start = tuple(jnp.full((), value, x.dtype) for value in starts)
-    found, _ = lax.optimization_barrier(lax.reduce((x, x), start, both, axes))  # type: ignore[no-untyped-call]
-    return jnp.asarray(found)
+    result, _ = lax.optimization_barrier(lax.reduce((x, x), start, both, axes))  # type: ignore[no-untyped-call]
+    return jnp.asarray(result)

@@ -31,8 +31,8 @@ def lowered_wide(function: Elementwise, arity: int) -> Elementwise:
         moving = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
 
         def of_moving(*x: Any) -> Any:
-            given = dict(zip(moving, x, strict=True))
-            return function(*(given.get(i, fixed) for i, fixed in enumerate(primals)))
+            values = dict(zip(moving, x, strict=True))
+            return function(*(values.get(i, fixed) for i, fixed in enumerate(primals)))
 
         at, along = ([some[i] for i in moving] for some in (primals, tangents))
         return bind(*primals), jax.jvp(of_moving, at, along)[1]

@@ -116,8 +116,8 @@ def why_not_fit(windows: Windows) -> str | None:
 
 def pad_windows(x: Array, windows: Windows, value: ArrayLike) -> jax.Array:
     """Pad the spatial dimensions of [N, *spatial, ...] for the windows."""
-    behind = x.ndim - 1 - len(windows)
-    edges = [(0, 0, 0), *((*w.pads, 0) for w in windows), *[(0, 0, 0)] * behind]
+    rest = x.ndim - 1 - len(windows)
+    edges = [(0, 0, 0), *((*w.pads, 0) for w in windows), *[(0, 0, 0)] * rest]
     return lax.pad(x, jnp.asarray(value, x.dtype), edges)
 
 
@@ -128,12 +128,12 @@ def taps(windows: Windows) -> Iterator[tuple[int, ...]]:
 
 def read_tap(padded: jax.Array, windows: Windows, tap: Sequence[int]) -> jax.Array:
     """The values that windows read at one tap: [N, *padded, ...] -> [N, *out, ...], a slice."""
-    behind = padded.ndim - 1 - len(windows)
+    rest = padded.ndim - 1 - len(windows)
     first = [t * w.dilation for t, w in zip(tap, windows, strict=True)]
     past = [i + (w.n_out - 1) * w.stride + 1 for i, w in zip(first, windows, strict=True)]
     return lax.slice(
         padded,
-        [0, *first, *[0] * behind],
-        [padded.shape[0], *past, *padded.shape[padded.ndim - behind :]],
-        [1, *(w.stride for w in windows), *[1] * behind],
+        [0, *first, *[0] * rest],
+        [padded.shape[0], *past, *padded.shape[padded.ndim - rest :]],
+        [1, *(w.stride for w in windows), *[1] * rest],
     )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdelegate.op_lowering.common.forward_only import forward_only
+from jaxdelegate.op_lowering.common.derivatives import forward_only
 from jaxdelegate.op_lowering.control_flow.options import (
     CallOnceOptions,
     CallOptions,

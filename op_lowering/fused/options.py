@@ -23,7 +23,7 @@ class LayerNormOptions(FusedOptions):
     `is_centered`: the mean is subtracted first; else the mean square is the variance.
     """
 
-    axes: tuple[int, ...] = ()  # of `x`, over which mean and variance are taken
+    axes: tuple[int, ...] = ()  # the axes of `x` over which mean and variance are taken
     epsilon: float = 0.0  # added to the variance
     is_centered: bool = True
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
@@ -36,7 +36,7 @@ class AttentionOptions(FusedOptions):
     """
 
     logits: tuple[int, ...] = ()  # the shape of the softmax, [B, N, T, S] or [B, T, S]
-    scale: float = 1.0  # of the logits
+    scale: float = 1.0  # multiplies the logits
     keys_last: bool = False  # k is [..., H, S]
     values_last: bool = False  # v is [..., H, S]
 

@@ -21,9 +21,9 @@ from jaxdelegate.op_lowering.common.dynamic_range import (
     row_scales,
     signed,
 )
+from jaxdelegate.op_lowering.common.fusion_barrier import traced_once
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows
-from jaxdelegate.op_lowering.common.tracing import traced_once
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act

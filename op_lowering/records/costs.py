@@ -24,7 +24,7 @@ class Work:
 Called = Callable[[int], Work | None]
 CostRule = Callable[[Any, Specs, Specs, Called], Work]
 
-_CELL_OPERATIONS = 9  # of an LSTM: five activations, three products, one sum
+_CELL_OPERATIONS = 9  # an LSTM has five activations, three products, one sum
 _CELL_ACTIVATIONS = 5
 _SOFTMAX_OPERATIONS = 5  # maximum, difference, exponential, sum, quotient
 _NORMALIZATION_OPERATIONS = 6
@@ -231,7 +231,7 @@ def _recurrent(
     outputs: Specs,
     _called: Called,
 ) -> Work:
-    """Every weight matrix once per row and time step, and the cells' own arithmetic."""
+    """Every weight matrix once per row and time step, and the cells' arithmetic."""
     x = inputs[0]
     rows = x.shape[0] * (x.shape[1] if is_sequence else 1)  # batch and time, in either order
     weights = _weights(o, inputs)

@@ -74,10 +74,10 @@ def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
         )
     try:
         entries = flexbuffers.GetRoot(data).AsMap
-        found = {name: _find(entries, name) for name in kinds}
+        present = {name: _find(entries, name) for name in kinds}
         return {
             name: kinds[name](_READ.get(kinds[name], _number)(entry))
-            for name, entry in found.items()
+            for name, entry in present.items()
             if entry is not None
         }
     except (

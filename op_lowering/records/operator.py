@@ -50,7 +50,7 @@ class Batch(enum.Enum):
     PERMUTATION = enum.auto()  # it leaves the batch where it is
     EDGES = enum.auto()  # it pads other axes than the batch
     CONCATENATED = enum.auto()  # along another axis than the batch
-    MATRICES = enum.auto()  # each matrix by one of its own
+    MATRICES = enum.auto()  # each matrix by another one
 
 
 @enum.unique

@@ -15,14 +15,13 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from jaxdelegate.op_lowering.common.fusion_barrier import fused_alone
+from jaxdelegate.op_lowering.common.fusion_barrier import fused_alone, traced_once
 from jaxdelegate.op_lowering.common.movement import (
     integers,
     why_not_axis,
     why_not_indices,
     why_not_moved,
 )
-from jaxdelegate.op_lowering.common.tracing import traced_once
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,

@@ -39,15 +39,15 @@ def why_not_body(
         reason = context.why_not_subgraph(index, _scalars(arguments))
         if reason is not None:
             return f"its body: {reason}"
-        found = Body.of(context, index, arguments).closed.out_avals
+        avals = Body.of(context, index, arguments).closed.out_avals
     except (TypeError, ValueError, LookupError, RuntimeError) as error:
         # The file may refer to a subgraph with another purpose.
         return (
             f"its body, subgraph {index}, does not take {', '.join(map(str, arguments))}: {error}"
         )
-    if [(aval.shape, aval.dtype) for aval in found] != [((), dtype) for dtype in results]:
-        given = ", ".join(f"{aval.dtype} {list(aval.shape)}" for aval in found)
-        return f"its body gives {given}, not scalars of {', '.join(map(str, results))}"
+    if [(aval.shape, aval.dtype) for aval in avals] != [((), dtype) for dtype in results]:
+        types = ", ".join(f"{aval.dtype} {list(aval.shape)}" for aval in avals)
+        return f"its body gives {types}, not scalars of {', '.join(map(str, results))}"
     return None
 
 
@@ -123,7 +123,7 @@ _ASCENDING = {"lt": True, "le": True, "gt": False, "ge": False}
 
 
 def _source(var: Any, makers: dict[Any, Any], *dtypes: np.dtype) -> Any:
-    """The origin of a scalar, before reshapes and conversions between the given dtypes."""
+    """The origin of a scalar, before reshapes and conversions between these dtypes."""
     while not isinstance(var, core.Literal) and var in makers:
         eqn = makers[var]
         passes = eqn.primitive.name == "reshape" or (

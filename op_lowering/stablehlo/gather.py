@@ -85,10 +85,10 @@ def _why_not_gather(op: Op[StablehloGatherOptions]) -> str | None:
         return reason
     fits = all(0 <= m <= n for m, n in zip(o.slice_sizes, x.shape, strict=True))
     flat = all(o.slice_sizes[d] <= 1 for d in o.collapsed_slice_dims)
-    given = f"slices of {list(o.slice_sizes)}"
+    slices = f"slices of {list(o.slice_sizes)}"
     return first_reason(
-        None if fits else f"{given} do not fit into {list(x.shape)}",
-        None if flat else f"{given} are collapsed along {list(o.collapsed_slice_dims)}",
+        None if fits else f"{slices} do not fit into {list(x.shape)}",
+        None if flat else f"{slices} are collapsed along {list(o.collapsed_slice_dims)}",
     )
 
 
@@ -195,8 +195,8 @@ def _lower_scatter(op: Op[StablehloScatterOptions]) -> Function:
     wide = map(op.context.precision.accumulator, dtypes)
     batch = math.prod(op.inputs[n + 1].shape[d] for d in places.batch_dims)
     overwrite = lax.scatter if o.unique_indices or batch == 1 else _overwrite
-    found = (_scatter_of(body, i, dtype, overwrite) for i, dtype in enumerate(wide))
-    known = [function for function in found if function is not None]
+    scatters = (_scatter_of(body, i, dtype, overwrite) for i, dtype in enumerate(wide))
+    known = [function for function in scatters if function is not None]
 
     def scatter(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         vectors = places.shifted(_index_vectors(arrays[n], o.index_vector_dim))

@@ -42,6 +42,8 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloTransposeOptions,
 )
 
+Widths = Sequence[tuple[int, int, int]]  # low, high, between elements
+
 # ---- attributes
 
 
@@ -63,6 +65,14 @@ def why_not_length(rank: int, **attributes: Sequence[int]) -> str | None:
 def why_not_one_value(spec: TensorSpec) -> str | None:
     one = math.prod(spec.shape) == 1
     return None if one else f"{spec.name!r} {list(spec.shape)} must hold one value"
+
+
+def padded_lengths(shape: Shape, widths: Widths) -> list[int]:
+    """The sizes of a padded operand; negative where edges crop more than there is."""
+    return [
+        low + n + max(n - 1, 0) * gap + high
+        for n, (low, high, gap) in zip(shape, widths, strict=True)
+    ]
 
 
 def signed(indices: jax.Array) -> jax.Array:
@@ -263,22 +273,16 @@ def _why_not_pad(op: Op[StablehloPadOptions]) -> str | None:
         return reason
     if min(interior, default=0) < 0:
         return f"interior_padding {list(interior)} must not be negative"
-    lengths = [
-        n + max(n - 1, 0) * i + a + b
-        for n, a, b, i in zip(x.shape, low, high, interior, strict=True)
-    ]
+    lengths = padded_lengths(x.shape, list(zip(low, high, interior, strict=True)))
     return f"padding leaves a length of {min(lengths)}" if min(lengths, default=0) < 0 else None
 
 
-def _pad(widths: Sequence[tuple[int, int, int]]) -> Function:
-    """Pad by (low, high, interior) for each dimension; a negative edge crops."""
+def _pad(widths: Widths) -> Function:
+    """A negative edge crops."""
 
     def pad(x: jax.Array, fill: jax.Array) -> tuple[jax.Array]:
         if np.size(x) == 0:  # JAX cannot differentiate this padding
-            size = [
-                max(low + high + n + max(n - 1, 0) * k, 0)
-                for n, (low, high, k) in zip(x.shape, widths, strict=True)
-            ]
+            size = [max(n, 0) for n in padded_lengths(x.shape, widths)]
             return (jnp.broadcast_to(jnp.asarray(fill).reshape(()), size),)
         return (padded(x, fill, widths),)
 

@@ -44,7 +44,12 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloReduceOptions,
     StablehloReduceWindowOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length, why_not_one_value
+from jaxdelegate.op_lowering.stablehlo.shape import (
+    padded_lengths,
+    why_not_dims,
+    why_not_length,
+    why_not_one_value,
+)
 
 # Larger windows use XLA's reduce-window instead of one slice for each element.
 _MOST_TAPS = 64
@@ -70,8 +75,8 @@ class _Reducer:
         """Sums of half precision have the accumulator's dtype."""
         body = Body.of(context, index, (*dtypes, *dtypes))
         wide = tuple(map(context.precision.accumulator, dtypes))
-        found = [body.fold(i, dtype) for i, dtype in enumerate(wide)]
-        folds = tuple(fold for fold in found if fold is not None)
+        all_folds = [body.fold(i, dtype) for i, dtype in enumerate(wide)]
+        folds = tuple(fold for fold in all_folds if fold is not None)
         if len(folds) < len(dtypes):
             return cls(lambda x, y: list(body.elements(*x, *y)), None, tuple(dtypes))
 
@@ -192,14 +197,8 @@ class _Windows:
         )
         if min(steps, default=1) < 1:
             return f"{self}: sizes, strides and dilations must be positive"
-        least = min(self._padded(shape), default=0)
+        least = min(padded_lengths(shape, self.padding), default=0)
         return f"the padding leaves a length of {least}" if least < 0 else None
-
-    def _padded(self, shape: Shape) -> list[int]:
-        return [
-            n + max(n - 1, 0) * gap + low + high
-            for n, (low, high, gap) in zip(shape, self.padding, strict=True)
-        ]
 
     def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
         """[*padded] -> [*out]: the element at one position of all windows, as a strided slice."""
