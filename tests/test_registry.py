@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
     default_options,
 )
+from jaxdelegate.op_lowering.records.costs import Operation
 from jaxdelegate.op_lowering.registry import FUSED, RULES, rule_of
 from jaxdelegate.op_lowering.rule import LoweringContext, Op, OpRule, table
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -56,7 +57,11 @@ def annotation(function: Callable[..., object], position: int) -> object:
     """The annotation of a parameter."""
     parameters = list(inspect.signature(function).parameters.values())
     annotation = parameters[min(position, len(parameters) - 1)].annotation
-    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is Op else annotation
+    return (
+        typing.get_args(annotation)[0]
+        if typing.get_origin(annotation) in (Op, Operation)
+        else annotation
+    )
 
 
 def takes(wanted: object, options: type[Options]) -> bool:

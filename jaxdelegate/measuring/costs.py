@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.options import Options, record_of
-from jaxdelegate.op_lowering.records.costs import Work
+from jaxdelegate.op_lowering.records.costs import Operation, Work
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 _DYNAMIC = "a shape depends on data"
@@ -69,7 +69,7 @@ def _work(
     name: str, options: Options, inputs: Specs, outputs: Specs, called: Called | None
 ) -> Work:
     try:
-        return record_of(name).cost(options, inputs, outputs, called or (lambda _: None))
+        return record_of(name).cost(Operation(options, inputs, outputs, called or (lambda _: None)))
     except (AttributeError, IndexError, TypeError, ZeroDivisionError):
         return Work(None, note="its tensors are not those of a valid operator")
 

@@ -1,5 +1,7 @@
 """Options and records of operators that call subgraphs."""
 
+import dataclasses
+
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import CustomOptionsFormat
@@ -7,8 +9,7 @@ from jaxdelegate.op_lowering.records.operator import (
     OperatorRecord,
     table,
 )
-from jaxdelegate.op_lowering.records.record import Record
-from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.records.record import Options, Record
 
 
 class CallOptions(Record):
@@ -46,27 +47,61 @@ class StablehloCaseOptions(Record):
     branch_subgraph_indices: tuple[int, ...] = ()
 
 
-def _loop(
-    o: WhileOptions | StablehloWhileOptions, _inputs: Specs, _outputs: Specs, called: costs.Called
-) -> costs.Work:
-    works = [called(o.cond_subgraph_index), called(o.body_subgraph_index)]
-    return costs.total(works, "per iteration; how many there are depends on data")
+def _call(op: costs.Operation[CallOptions]) -> costs.Work:
+    return op.called(op.options.subgraph) or costs.UNKNOWN
+
+
+def _composite(op: costs.Operation[StableHLOCompositeOptions]) -> costs.Work:
+    return op.called(op.options.decomposition_subgraph_index) or costs.UNKNOWN
+
+
+def _once(_op: costs.Operation[CallOnceOptions]) -> costs.Work:
+    return costs.Work(0, note="runs at the first invoke only")
+
+
+def _loop(op: costs.Operation[WhileOptions | StablehloWhileOptions]) -> costs.Work:
+    works = _known(op, op.options.cond_subgraph_index, op.options.body_subgraph_index)
+    if not works:
+        return costs.Work(None)
+    note = "per iteration; how many there are depends on data"
+    flops = sum(work.flops or 0 for work in works)
+    return costs.Work(flops, sum(work.transcendentals for work in works), note)
+
+
+def _if(op: costs.Operation[IfOptions]) -> costs.Work:
+    return _dearest(_known(op, op.options.then_subgraph_index, op.options.else_subgraph_index))
+
+
+def _case(op: costs.Operation[StablehloCaseOptions]) -> costs.Work:
+    return _dearest(_known(op, *op.options.branch_subgraph_indices))
+
+
+def _known(op: costs.Operation[Options], *subgraphs: int) -> list[costs.Work]:
+    works = map(op.called, subgraphs)
+    return [work for work in works if work is not None and work.flops is not None]
+
+
+def _dearest(branches: list[costs.Work]) -> costs.Work:
+    if not branches:
+        return costs.Work(None, note="the subgraphs' cost is not known")
+    dearest = max(branches, key=lambda work: work.flops or 0)
+    return dataclasses.replace(dearest, note="the dearest branch")
 
 
 RECORDS = table(
-    OperatorRecord("CALL", CallOptions, cost=costs.call, struct=c.HIDDEN),
-    OperatorRecord("CALL_ONCE", CallOnceOptions, cost=costs.once),
-    OperatorRecord("IF", IfOptions, cost=costs.if_),
+    OperatorRecord("CALL", CallOptions, cost=_call, struct=c.HIDDEN),
+    OperatorRecord("CALL_ONCE", CallOnceOptions, cost=_once),
+    OperatorRecord("IF", IfOptions, cost=_if),
     OperatorRecord(
         "STABLEHLO_CASE",
         StablehloCaseOptions,
-        cost=costs.case,
+        cost=_case,
         struct={"branch_subgraph_indices": c.counted(c.INT32, 20)},
     ),
     OperatorRecord(
         "STABLEHLO_COMPOSITE",
         StableHLOCompositeOptions,
-        cost=costs.composite,
+        cost=_composite,
         struct=c.members(
             StableHLOCompositeOptions,
             *("name", "decomposition_subgraph_index", "version", "composite_attributes"),

@@ -12,7 +12,6 @@ from jaxdelegate.op_lowering.records.operator import (
     OperatorRecord,
     table,
 )
-from jaxdelegate.op_lowering.spec import Specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +66,8 @@ class TransformTensorOptions(FlexbufferOptions):
     output_size: tuple[int, ...] = ()
 
 
-def _hadamard(
-    o: HadamardRotationOptions, inputs: Specs, _outputs: Specs, _called: costs.Called
-) -> costs.Work:
-    return costs.Work(costs.n(inputs[0]) * int(math.log2(max(o.hadamard_size, 1))))
+def _hadamard(op: costs.Operation[HadamardRotationOptions]) -> costs.Work:
+    return costs.Work(costs.n(op.inputs[0]) * int(math.log2(max(op.options.hadamard_size, 1))))
 
 
 RECORDS = table(

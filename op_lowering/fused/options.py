@@ -10,7 +10,6 @@ from jaxdelegate.op_lowering.records.operator import (
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
-from jaxdelegate.op_lowering.spec import Specs
 
 
 class FusedOptions(Record):
@@ -52,11 +51,9 @@ class FusedConvolutionOptions(FusedOptions):
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
-def _epilogue_convolution(
-    o: FusedConvolutionOptions, inputs: Specs, outputs: Specs, called: costs.Called
-) -> costs.Work:
-    is_depthwise = isinstance(o.convolution, DepthwiseConv2DOptions)
-    return (costs.depthwise if is_depthwise else costs.convolution)(o, inputs, outputs, called)
+def _epilogue_convolution(op: costs.Operation[FusedConvolutionOptions]) -> costs.Work:
+    is_depthwise = isinstance(op.options.convolution, DepthwiseConv2DOptions)
+    return (costs.depthwise if is_depthwise else costs.convolution)(op)
 
 
 RECORDS = table(

@@ -12,7 +12,6 @@ from jaxdelegate.op_lowering.records.operator import (
     table,
 )
 from jaxdelegate.op_lowering.records.record import Record
-from jaxdelegate.op_lowering.spec import Specs
 
 
 class SoftmaxOptions(Record):
@@ -30,11 +29,10 @@ class LocalResponseNormalizationOptions(Record):
     beta: float = 0.0
 
 
-def _local_response(
-    o: LocalResponseNormalizationOptions, inputs: Specs, _outputs: Specs, _called: costs.Called
-) -> costs.Work:
+def _local_response(op: costs.Operation[LocalResponseNormalizationOptions]) -> costs.Work:
     """Squares and sums of neighboring channels, a power."""
-    return costs.Work(costs.n(inputs[0]) * (2 * (2 * o.radius + 1) + 4), costs.n(inputs[0]))
+    n = costs.n(op.inputs[0])
+    return costs.Work(n * (2 * (2 * op.options.radius + 1) + 4), n)
 
 
 _along_last_axis = functools.partial(OperatorRecord, batch=Batch.LAST_AXIS, scales=OF_INPUTS)

@@ -15,7 +15,7 @@ class Record(Options):
 
     A table of schema.fbs is one subclass, whose fields have the schema's names; every field has a
     default. `dataclasses.dataclass` would write six methods for each class and compile them, which
-    takes 0.4 ms: too long for 150 tables at start. Here one set of methods serves all tables.
+    takes 0.4 ms: too long for 90 tables at start. Here one set of methods serves all tables.
     """
 
     _defaults: ClassVar[dict[str, Any]] = {}

@@ -9,7 +9,6 @@ from jaxdelegate.op_lowering.records.operator import (
     OperatorRecord,
     table,
 )
-from jaxdelegate.op_lowering.spec import Specs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,21 +30,19 @@ class MfccOptions(FlexbufferOptions):
     dct_coefficient_count: int = 0
 
 
-def _spectrogram(
-    o: AudioSpectrogramOptions, _inputs: Specs, outputs: Specs, _called: costs.Called
-) -> costs.Work:
-    points = 1 << max(o.window_size - 1, 1).bit_length()
-    frames = costs.n(outputs[0]) // (points // 2 + 1)
-    flops = frames * (o.window_size + round(2.5 * points * math.log2(points)))
-    return costs.Work(flops + 3 * costs.n(outputs[0]), note="estimate: 2.5 n log2 n per frame")
+def _spectrogram(op: costs.Operation[AudioSpectrogramOptions]) -> costs.Work:
+    points = 1 << max(op.options.window_size - 1, 1).bit_length()
+    frames = costs.n(op.outputs[0]) // (points // 2 + 1)
+    flops = frames * (op.options.window_size + round(2.5 * points * math.log2(points)))
+    return costs.Work(flops + 3 * costs.n(op.outputs[0]), note="estimate: 2.5 n log2 n per frame")
 
 
-def _mfcc(o: MfccOptions, inputs: Specs, outputs: Specs, _called: costs.Called) -> costs.Work:
+def _mfcc(op: costs.Operation[MfccOptions]) -> costs.Work:
     """A filterbank and a cosine transform of each frame."""
-    frames = costs.n(outputs[0]) // max(o.dct_coefficient_count, 1)
-    mel = 2 * costs.n(inputs[0])
-    cosine = 2 * frames * o.filterbank_channel_count * o.dct_coefficient_count
-    return costs.Work(mel + cosine, frames * o.filterbank_channel_count, "estimate")
+    frames = costs.n(op.outputs[0]) // max(op.options.dct_coefficient_count, 1)
+    mel = 2 * costs.n(op.inputs[0])
+    cosine = 2 * frames * op.options.filterbank_channel_count * op.options.dct_coefficient_count
+    return costs.Work(mel + cosine, frames * op.options.filterbank_channel_count, "estimate")
 
 
 RECORDS = table(

@@ -27,7 +27,6 @@ from jaxdelegate.op_lowering.records.operator import (
     transcendental,
 )
 from jaxdelegate.op_lowering.records.record import Record
-from jaxdelegate.op_lowering.spec import Specs
 
 
 class StablehloConcatenateOptions(Record):
@@ -149,58 +148,44 @@ class ReduceWindowOptions(Record):
     reduce_function: ReduceWindowFunction = ReduceWindowFunction.UNSUPPORTED
 
 
-def _dot_general(
-    o: StablehloDotGeneralOptions, inputs: Specs, outputs: Specs, _called: costs.Called
-) -> costs.Work:
-    contracted = math.prod(inputs[0].shape[i] for i in o.lhs_contracting_dimensions)
-    return costs.Work(2 * costs.n(outputs[0]) * contracted)
+def _dot_general(op: costs.Operation[StablehloDotGeneralOptions]) -> costs.Work:
+    contracted = math.prod(op.inputs[0].shape[i] for i in op.options.lhs_contracting_dimensions)
+    return costs.Work(2 * costs.n(op.outputs[0]) * contracted)
 
 
-def _convolution(
-    o: StablehloConvolutionOptions, inputs: Specs, outputs: Specs, _called: costs.Called
-) -> costs.Work:
+def _convolution(op: costs.Operation[StablehloConvolutionOptions]) -> costs.Work:
     """A whole filter for each pixel and output channel."""
-    kernel = inputs[1]
-    return costs.Work(
-        2 * costs.n(outputs[0]) * costs.n(kernel) // kernel.shape[o.kernel_output_feature_dimension]
-    )
+    kernel = op.inputs[1]
+    features = kernel.shape[op.options.kernel_output_feature_dimension]
+    return costs.Work(2 * costs.n(op.outputs[0]) * costs.n(kernel) // features)
 
 
-def _reduce_window(
-    o: StablehloReduceWindowOptions, _inputs: Specs, outputs: Specs, called: costs.Called
-) -> costs.Work:
-    taps = costs.n(outputs[0]) * math.prod(o.window_dimensions)
-    return costs.times(taps, called(o.body_subgraph_index))
+def _reduce_window(op: costs.Operation[StablehloReduceWindowOptions]) -> costs.Work:
+    taps = costs.n(op.outputs[0]) * math.prod(op.options.window_dimensions)
+    return costs.times(taps, op.called(op.options.body_subgraph_index))
 
 
-def _builtin_reduce_window(
-    _o: ReduceWindowOptions, inputs: Specs, outputs: Specs, _called: costs.Called
-) -> costs.Work:
-    sizes = inputs[2].const
+def _builtin_reduce_window(op: costs.Operation[ReduceWindowOptions]) -> costs.Work:
+    sizes = op.inputs[2].const
     if sizes is None:
         raise TypeError
-    return costs.Work(costs.n(outputs[0]) * math.prod(map(int, sizes.ravel())))
+    return costs.Work(costs.n(op.outputs[0]) * math.prod(map(int, sizes.ravel())))
 
 
-def _reduce(
-    o: StablehloReduceOptions, inputs: Specs, _outputs: Specs, called: costs.Called
-) -> costs.Work:
-    return costs.times(costs.n(inputs[0]), called(o.body_subgraph_index))
+def _reduce(op: costs.Operation[StablehloReduceOptions]) -> costs.Work:
+    return costs.times(costs.n(op.inputs[0]), op.called(op.options.body_subgraph_index))
 
 
-def _sort(
-    o: StablehloSortOptions, inputs: Specs, _outputs: Specs, called: costs.Called
-) -> costs.Work:
-    length = inputs[0].shape[o.dimension] if inputs[0].shape else 1
-    comparisons = costs.n(inputs[0]) * max(length - 1, 1).bit_length()
-    work = costs.times(comparisons, called(o.comparator_subgraph_index))
+def _sort(op: costs.Operation[StablehloSortOptions]) -> costs.Work:
+    length = op.inputs[0].shape[op.options.dimension] if op.inputs[0].shape else 1
+    comparisons = costs.n(op.inputs[0]) * max(length - 1, 1).bit_length()
+    work = costs.times(comparisons, op.called(op.options.comparator_subgraph_index))
     return dataclasses.replace(work, note="estimate: n log n comparisons")
 
 
-def _scatter(
-    o: StablehloScatterOptions, inputs: Specs, _outputs: Specs, called: costs.Called
-) -> costs.Work:
-    return costs.times(costs.n(inputs[2]), called(o.update_computation_subgraph_index))
+def _scatter(op: costs.Operation[StablehloScatterOptions]) -> costs.Work:
+    update = op.called(op.options.update_computation_subgraph_index)
+    return costs.times(costs.n(op.inputs[2]), update)
 
 
 RECORDS = table(
