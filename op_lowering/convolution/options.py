@@ -1,6 +1,7 @@
 """Options and records of convolutions."""
 
 import dataclasses
+import functools
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
@@ -89,11 +90,14 @@ class Convolution2DTransposeBiasOptions(StructOptions):
     stride_h: int = 0
 
 
-# TfLiteConv3DParams has another order.
-_CONV_3D_MEMBERS = c.members(
-    Conv3DOptions,
-    *("padding", "stride_w", "stride_h", "stride_d"),
-    *("dilation_w_factor", "dilation_h_factor", "dilation_d_factor", "fused_activation_function"),
+_convolution_3d = functools.partial(
+    sums_products,
+    options=Conv3DOptions,
+    struct=c.members(  # TfLiteConv3DParams has another order
+        Conv3DOptions,
+        *("padding", "stride_w", "stride_h", "stride_d", "dilation_w_factor"),
+        *("dilation_h_factor", "dilation_d_factor", "fused_activation_function"),
+    ),
 )
 
 RECORDS = table(
@@ -107,20 +111,10 @@ RECORDS = table(
         product=Product(convolution_channels, bias=(0, 1, 2)),
         scales=FREE,
     ),
-    sums_products(
-        "CONV_3D",
-        Conv3DOptions,
-        cost=costs.convolution_3d,
-        struct=_CONV_3D_MEMBERS,
-        product=Product(bias=(0, 1, 2)),
-        scales=FREE,
+    _convolution_3d(
+        "CONV_3D", cost=costs.convolution_3d, product=Product(bias=(0, 1, 2)), scales=FREE
     ),
-    sums_products(
-        "CONV_3D_TRANSPOSE",
-        Conv3DOptions,
-        cost=costs.transpose_convolution_3d,
-        struct=_CONV_3D_MEMBERS,
-    ),
+    _convolution_3d("CONV_3D_TRANSPOSE", cost=costs.transpose_convolution_3d),
     sums_products(
         "Convolution2DTransposeBias",
         Convolution2DTransposeBiasOptions,

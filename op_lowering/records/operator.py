@@ -123,7 +123,7 @@ Channels = Callable[[Any, Specs, Specs], tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A sum of products, whose operands may be downcast.
+    """An operator that sums products, whose operands may be downcast.
 
     Attributes:
         channels: the channels that tensor cores pad; None: it does not run on them.
@@ -146,7 +146,7 @@ class OperatorRecord:
             `options` in their order.
         precision: how it bears reduced precision.
         scales: how its kernel reads scales.
-        product: that it sums products; None: it does not.
+        product: how it sums products; None: it does not.
         is_elementwise: each value of its result depends only on the values at the same position.
         rereads: XLA:CPU reads an input in several loops, or each value for many results.
         materializes_integers: XLA:CPU should write its quantized result to memory. Readers would
@@ -181,6 +181,7 @@ class OperatorRecord:
         return members(self.options) if self.struct is None else self.struct
 
 
+# Records of the commonest kinds; an argument replaces what the kind sets.
 _elementwise = functools.partial(OperatorRecord, is_elementwise=True)
 elementwise = functools.partial(_elementwise, cost=costs.elementwise)
 transcendental = functools.partial(_elementwise, cost=costs.transcendental)
