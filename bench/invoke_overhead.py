@@ -18,7 +18,7 @@ from ai_edge_litert.interpreter import Interpreter as LiteRT
 from harness import append, interleaved, repeated, spread
 
 import jaxdelegate as jd
-from jaxdelegate.runtime.buffers import aligned_zeros
+from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.testing import ModelBuilder
 
 FLAGS = flags.FLAGS

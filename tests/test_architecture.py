@@ -17,7 +17,7 @@ FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 LAYERS = (
     ("errors", "forks", "lru_cache", "text", "version", "waiting", "whole_imports", "wire"),
     ("not_built", "optional", "options", "pjrt", "quant"),
-    ("report",),
+    ("host_memory", "report"),
     ("kernels",),
     ("op_lowering",),
     ("measuring", "model", "reference"),

@@ -10,9 +10,9 @@ import numpy as np
 from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
+from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
-from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,

@@ -18,10 +18,10 @@ from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.digests import digests, source_digest
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
+from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.report.delegation import fully_delegated
-from jaxdelegate.runtime.buffers import aligned_zeros
 from jaxdelegate.xla.weights import on_device
 
 if TYPE_CHECKING:

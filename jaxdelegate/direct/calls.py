@@ -24,9 +24,9 @@ from jaxlib import version as jaxlib_version
 
 from jaxdelegate.direct import instructions, linker
 from jaxdelegate.direct.compiled import Allocation, Compiled, UnknownError
+from jaxdelegate.host_memory import aligned_copy, aligned_zeros
 from jaxdelegate.kernels import library, processor
 from jaxdelegate.pjrt.client import LOAD_ERRORS, check_process
-from jaxdelegate.runtime.buffers import aligned_copy, aligned_zeros
 from jaxdelegate.simple_delegate import Values
 
 _LOGGER = logging.getLogger("jaxdelegate")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from jaxdelegate.host_memory import on_host
 from jaxdelegate.runtime import execution_plan
-from jaxdelegate.runtime.buffers import on_host
 from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.runtime.tensor_details import to_api_dtype
 

@@ -12,6 +12,14 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, UnassignedError
+from jaxdelegate.host_memory import (
+    HeldViews,
+    Regions,
+    aligned_copy,
+    aligned_zeros,
+    is_view,
+    on_host,
+)
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.resources.reference import unassigned
@@ -23,14 +31,6 @@ from jaxdelegate.plan.planner import Delegation, EntryPoint, Plan, plan
 from jaxdelegate.plan.steps import PlannedOperator, PlannedStep, last_reads
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime import execution_plan
-from jaxdelegate.runtime.buffers import (
-    HeldViews,
-    Regions,
-    aligned_copy,
-    aligned_zeros,
-    is_view,
-    on_host,
-)
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.stopping import Stop
 from jaxdelegate.runtime.tensor_details import is_held_as_given

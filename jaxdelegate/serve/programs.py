@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxdelegate.runtime.buffers import aligned_zeros
+from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.runtime.tensor_details import to_api_dtype
 from jaxdelegate.serve.signatures import ServedGraph

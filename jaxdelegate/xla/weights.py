@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.digests import array_digests
+from jaxdelegate.host_memory import aligned_copy
 from jaxdelegate.pjrt.client import Runtime
 from jaxdelegate.quant.packing import in_memory
-from jaxdelegate.runtime.buffers import aligned_copy
 
 
 class DeviceWeights:

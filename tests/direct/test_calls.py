@@ -20,10 +20,10 @@ import pytest
 from jax import lax
 
 from jaxdelegate.direct import calls, compiled, linker
+from jaxdelegate.host_memory import aligned_copy
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.pjrt import client
-from jaxdelegate.runtime.buffers import aligned_copy
 from tests.support.children import compiling_quickly
 
 pytestmark = pytest.mark.usefixtures("built")
