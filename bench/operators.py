@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 import jaxdelegate as jd
 from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
-from jaxdelegate.measuring.costs import Cost, operator_cost
+from jaxdelegate.costs import Cost, operator_cost
 from jaxdelegate.model.records import Operator, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import declared_specs, gather, is_constant, propagate

@@ -4,7 +4,7 @@ A model's roofline is the sum over its fused operators of max(FLOPs by the measu
 the measured bandwidth) (Williams, Waterman and Patterson, 2009). Fusion is assumed to be ideal: an
 operator with at most one operation per element joins the last operator that it waits for, and only
 a group's inputs from outside and its outputs to other groups count as moved. FLOPs are counted as
-jaxdelegate.measuring.costs does: whole windows, without Winograd's savings.
+jaxdelegate.costs does: whole windows, without Winograd's savings.
 """
 
 import dataclasses
@@ -18,8 +18,8 @@ import numpy as np
 from harness import AbsentError
 
 from jaxdelegate.benchmark.peaks import DevicePeaks
+from jaxdelegate.costs import operator_cost, spec_bytes
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.measuring.costs import operator_cost, spec_bytes
 from jaxdelegate.model.records import Operator, Subgraph, read_model
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant, subgraph_specs

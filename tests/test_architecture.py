@@ -20,7 +20,7 @@ LAYERS = (
     ("host_memory", "report"),
     ("kernels",),
     ("op_lowering",),
-    ("measuring", "model", "reference"),
+    ("costs", "measuring", "model", "reference"),
     ("bundles", "passes", "custom", "digests"),
     ("simple_delegate",),
     ("plan",),

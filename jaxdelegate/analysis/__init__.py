@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from jaxdelegate.analysis.analyzer import analyze_model
     from jaxdelegate.analysis.page import html_page
     from jaxdelegate.analysis.records import ModelAnalysis
-    from jaxdelegate.measuring.costs import operator_cost
+    from jaxdelegate.costs import operator_cost
 
 __all__ = ["ModelAnalysis", "analyze_model", "html_page", "operator_cost"]
 

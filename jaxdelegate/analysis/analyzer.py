@@ -22,9 +22,9 @@ from jaxdelegate.analysis.records import (
 )
 from jaxdelegate.analysis.stock_survey import in_stock_interpreter
 from jaxdelegate.analysis.survey import Survey, is_quantized, survey
+from jaxdelegate.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.model.descriptions import ModelDescription, describe
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Model, Tensor, read_model

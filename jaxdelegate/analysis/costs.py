@@ -1,4 +1,4 @@
-"""The cost of one operator: the public path of `jaxdelegate.measuring.costs`."""
+"""The cost of one operator: the public path of `jaxdelegate.costs`."""
 
-from jaxdelegate.measuring.costs import Cost as Cost
-from jaxdelegate.measuring.costs import operator_cost as operator_cost
+from jaxdelegate.costs import Cost as Cost
+from jaxdelegate.costs import operator_cost as operator_cost

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Mapping
 
 from jaxdelegate.analysis.survey import Survey
-from jaxdelegate.measuring.costs import Cost, specs_bytes
+from jaxdelegate.costs import Cost, specs_bytes
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.plan import node_subsets
 from jaxdelegate.plan.steps import PlannedOperator

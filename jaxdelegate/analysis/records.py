@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxdelegate.analysis.units import data, operations
-from jaxdelegate.measuring.costs import Cost
+from jaxdelegate.costs import Cost
 from jaxdelegate.model.descriptions import ModelDescription, TensorDescription
 from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.report.tables import table

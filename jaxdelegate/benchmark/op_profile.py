@@ -15,9 +15,9 @@ import numpy as np
 from jaxdelegate.benchmark import hlo, trace
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.work import OperatorWork, OpTime, cost_of, work_of
+from jaxdelegate.costs import specs_bytes
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.kernels.call_times import CallTime, timed_calls
-from jaxdelegate.measuring.costs import specs_bytes
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.simple_delegate import Node

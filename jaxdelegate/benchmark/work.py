@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxdelegate.measuring.costs import Cost, operator_cost
+from jaxdelegate.costs import Cost, operator_cost
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.simple_delegate import Node
 

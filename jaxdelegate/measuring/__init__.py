@@ -1,1 +1,1 @@
-"""Shared by tools: inputs, statistics, tolerances, costs of operators, protobuf messages."""
+"""Shared by tools: inputs, statistics, tolerances, protobuf messages."""

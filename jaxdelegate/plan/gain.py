@@ -7,7 +7,7 @@ stands for it.
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from jaxdelegate.measuring.costs import Cost, operator_cost, specs_bytes
+from jaxdelegate.costs import Cost, operator_cost, specs_bytes
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.simple_delegate import Node, TransferCost
 

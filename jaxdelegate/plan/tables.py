@@ -6,7 +6,7 @@ A program on a CPU would have a copy of the whole table, which its first call wa
 import math
 from collections.abc import Collection, Iterable, Mapping
 
-from jaxdelegate.measuring.costs import specs_bytes
+from jaxdelegate.costs import specs_bytes
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.simple_delegate import Node
 

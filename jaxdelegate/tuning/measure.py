@@ -19,10 +19,10 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from jaxdelegate.costs import Cost, operator_cost
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.error_probe import ERROR_BOUND, seeded_values
-from jaxdelegate.measuring.costs import Cost, operator_cost
 from jaxdelegate.measuring.tolerance import Tolerance, assert_close
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.algorithms import operator_key

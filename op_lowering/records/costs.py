@@ -1,4 +1,4 @@
-"""Arithmetic operations of operators; jaxdelegate/measuring/costs.py states the conventions."""
+"""Arithmetic operations of operators; jaxdelegate/costs.py states the conventions."""
 
 import dataclasses
 import functools

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate.analysis.analyzer import analyze_model
+from jaxdelegate.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.demo.mobilenet import mobilenet_v1
-from jaxdelegate.measuring.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
     Conv2DOptions,

@@ -16,8 +16,8 @@ from jaxdelegate.cache import sources
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import foreign_files, prune
+from jaxdelegate.costs import Cost
 from jaxdelegate.lowering.partition import lower_partition
-from jaxdelegate.measuring.costs import Cost
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.convolution import algorithms as convolution_algorithms
 from jaxdelegate.op_lowering.convolution import candidates
