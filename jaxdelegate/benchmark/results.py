@@ -6,12 +6,12 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxdelegate import protos
 from jaxdelegate.benchmark.applied import AppliedDelegate
 from jaxdelegate.benchmark.memory import DeviceMemory, Footprint
 from jaxdelegate.benchmark.op_profile import Profile
 from jaxdelegate.benchmark.peaks import DevicePeaks
 from jaxdelegate.benchmark.throughput import Throughput
-from jaxdelegate.measuring import protos
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.report.json_records import plain
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate import protos
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.measuring import protos
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.text import plural, printable, wrapped
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxdelegate.measuring.protos import message
+from jaxdelegate.protos import message
 
 _END = "end: "  # XLA:CPU's prefix for the end of an instruction that ran on several threads
 _MODULE_ID = re.compile(r"\(\d+\)$")

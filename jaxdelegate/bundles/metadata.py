@@ -9,8 +9,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from jaxdelegate import protos
 from jaxdelegate.errors import ModelError
-from jaxdelegate.measuring import protos
 from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from jaxdelegate import protos
 from jaxdelegate.comparison.bisect import Bisection
 from jaxdelegate.comparison.diff import InferenceDiff
 from jaxdelegate.comparison.metrics import TensorComparison
-from jaxdelegate.measuring import protos
 from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.version import __version__
 

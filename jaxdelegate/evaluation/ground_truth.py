@@ -10,10 +10,10 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
+from jaxdelegate import protos
 from jaxdelegate.evaluation.average_precision import Objects
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath, read_lines
-from jaxdelegate.measuring import protos
 
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from jaxdelegate import protos
 from jaxdelegate.evaluation.run import ImageRun
-from jaxdelegate.measuring import protos
 
 
 def new_metrics(stage: str, run: ImageRun) -> tuple[Any, Any]:

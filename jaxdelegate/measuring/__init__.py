@@ -1,1 +1,1 @@
-"""Shared by tools: inputs, statistics, tolerances, protobuf messages."""
+"""Shared by tools: inputs, statistics, tolerances."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from jaxdelegate.measuring import protos
+from jaxdelegate import protos
 from jaxdelegate.serve.datatypes import shown
 from jaxdelegate.serve.service import Service
 

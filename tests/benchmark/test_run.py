@@ -25,8 +25,8 @@ from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
 from jaxdelegate.demo.mobilenet import mobilenet_v1
-from jaxdelegate.measuring.protos import message
 from jaxdelegate.op_lowering.options import AddOptions
+from jaxdelegate.protos import message
 from jaxdelegate.providers import flag_values
 from jaxdelegate.testing.builder import ModelBuilder
 

@@ -18,10 +18,10 @@ from litert_lm_builder.runtime.proto import (
 )
 
 import jaxdelegate as jd
+from jaxdelegate import protos
 from jaxdelegate.bundles.bundle import Bundle
 from jaxdelegate.bundles.metadata import Affixes, SamplerParameters, Token
 from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.measuring import protos
 from tests.support.bundles import (
     TEMPLATE,
     TYPES,

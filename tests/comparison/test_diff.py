@@ -19,9 +19,9 @@ from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.sides import REFERENCES, delegated
 from jaxdelegate.comparison.text import summary, verdict
-from jaxdelegate.measuring.protos import message
 from jaxdelegate.op_lowering.options import GatherOptions
 from jaxdelegate.op_lowering.registry import RULES
+from jaxdelegate.protos import message
 from jaxdelegate.report.json_records import write_json
 from jaxdelegate.testing import ModelBuilder
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.measuring.protos import message
+from jaxdelegate.protos import message
 from jaxdelegate.tools.main import main
 from tests.support.detectors import color_detector, mobilenet_v1_ssd
 

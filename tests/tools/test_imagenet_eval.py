@@ -16,7 +16,7 @@ from PIL import Image
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.evaluation.images import Preprocessing
-from jaxdelegate.measuring.protos import message
+from jaxdelegate.protos import message
 from jaxdelegate.tools.main import main
 
 CLASSES, SIZE = 20, 32

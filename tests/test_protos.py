@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxdelegate.measuring.protos import message
+from jaxdelegate.protos import message
 
 # In each byte string: field number << 3 | wire type (0 number, 1 and 5 floats, 2 length), content.
 
