@@ -15,7 +15,7 @@ SANITIZED := -std=c++2a -O1 -g -fPIC -shared -fvisibility=hidden -ffp-contract=o
 ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1
 ASAN_PRELOAD = $(foreach name,asan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))
 KERNEL_TESTS := $(wildcard tests/op_lowering/*/test_*cpu_kernel*.py) tests/kernels/test_library.py tests/op_lowering/fused/test_convolution.py \
-  tests/direct/test_calls.py
+  tests/thunks/test_calls.py
 ZIG := $(abspath $(BIN))/python -m ziglang
 # Tests and others start many processes, which compile the same modules each time without bytecode.
 export PYTHONDONTWRITEBYTECODE =

@@ -3,7 +3,7 @@
     NPROC=1 taskset -c 0 python bench/invoke_overhead.py [--out=bench/results/invoke_overhead.jsonl]
 
 `by_xla` is a call of the model's executable by XLA's runtime, on an array with the interpreter's
-alignment. Small programs on a CPU are called without that runtime (jaxdelegate/direct), so `invoke`
+alignment. Small programs on a CPU are called without that runtime (jaxdelegate/thunks), so `invoke`
 may take less. Microseconds a call; `set_invoke_get` also sets the input and copies the output.
 Ratios, round by round, are those of `invoke` and of all three calls.
 """

@@ -25,7 +25,7 @@ LAYERS = (
     ("simple_delegate",),
     ("plan",),
     ("lowering", "runtime"),
-    ("direct",),
+    ("thunks",),
     ("xla",),
     ("cache",),
     ("tuning",),
@@ -95,7 +95,6 @@ NO_JAX = (
     "bundles",
     "cache",
     "demo",
-    "direct",
     "evaluation",
     "interpreter",
     "kernels",
@@ -110,6 +109,7 @@ NO_JAX = (
     "report",
     "runtime",
     "serve",
+    "thunks",
 )
 # In these rooms some modules import jax because that is their purpose.
 PARTLY = {

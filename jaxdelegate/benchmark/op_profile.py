@@ -88,7 +88,7 @@ def _tracing(folder: str, *, perfetto: bool, inside: bool) -> Iterator[None]:
     if not (perfetto or inside):
         yield
         return
-    calls = importlib.import_module("jaxdelegate.direct.calls")
+    calls = importlib.import_module("jaxdelegate.thunks.calls")
     profiler = importlib.import_module("jax.profiler")
     options = profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python's tracer would slow down what is timed

@@ -17,13 +17,13 @@ from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.delegate.delegate_kernel import CompiledPartition, JaxKernel
-from jaxdelegate.direct import calls
 from jaxdelegate.errors import DelegationError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.report.delegation import HINT
 from jaxdelegate.simple_delegate import DelegateContext, Node, SimpleDelegate, TransferCost
 from jaxdelegate.text import plural, wrapped
+from jaxdelegate.thunks import calls
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.programs import ProgramCache

@@ -1,6 +1,6 @@
 // Runs programs that XLA has compiled without XLA's runtime, whose call alone takes longer than a small
 // program, and which wakes threads for each kernel.
-// direct/instructions.py translates XLA's steps to the words that are read here, and checks that
+// thunks/instructions.py translates XLA's steps to the words that are read here, and checks that
 // every slice is within its allocation.
 //
 // Steps, in int64 words, which begin with a Step and the number of the words that follow:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxdelegate.direct import calls
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt import client, cudnn
+from jaxdelegate.thunks import calls
 from jaxdelegate.whole_imports import whole_imports
 from jaxdelegate.xla.jax_compat import watch_jax_cache, without_source_lines
 from jaxdelegate.xla.options import Options, compiler_options, platform_of

@@ -46,7 +46,7 @@ def compiler_options(
         platform: "cpu", "gpu" or "tpu".
         exact: whether all products of the program have float32 factors.
         in_place: whether the program updates arrays in place.
-        is_direct: whether direct calls can run it (jaxdelegate/direct).
+        is_direct: whether direct calls can run it (jaxdelegate/thunks).
     """
     by_platform = {
         "cpu": _cpu_options(exact=exact, is_direct=is_direct),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.direct.calls import DirectCalls
 from jaxdelegate.pjrt.client import check_process
+from jaxdelegate.thunks.calls import DirectCalls
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec

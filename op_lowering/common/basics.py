@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.spec import Shape
 # A value that numpy computes ahead of time or jax at run time; both have the same methods.
 Array = np.ndarray | jax.Array
 
-# Elements of each array, at most, of programs that can be called directly (jaxdelegate/direct).
+# Elements of each array, at most, of programs that can be called directly (jaxdelegate/thunks).
 SMALL = 16 * 1024
 
 

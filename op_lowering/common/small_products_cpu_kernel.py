@@ -1,7 +1,7 @@
 """Small float32 matrix products of several rows by this package's CPU kernel.
 
 XLA leaves them to a library, which only its runtime can call: a program with such a product could
-not be called directly (jaxdelegate/direct).
+not be called directly (jaxdelegate/thunks).
 """
 
 import functools

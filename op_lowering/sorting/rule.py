@@ -29,7 +29,7 @@ def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     Equal values are ordered by index, and NaN comes after every number (kernels/topk_v2.cc).
     """
     keys = _keys(x)
-    if k == 1:  # without a sort, which direct calls (jaxdelegate/direct) leave to XLA's runtime
+    if k == 1:  # without a sort, which direct calls (jaxdelegate/thunks) leave to XLA's runtime
         indices = lax.argmax(keys, keys.ndim - 1, np.int32)[..., None]
     else:
         _, indices = lax.top_k(keys, k)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.direct import calls
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     VarHandleOptions,
 )
 from jaxdelegate.testing import ModelBuilder
+from jaxdelegate.thunks import calls
 from tests.support.recurrent import remembering
 
 pytestmark = pytest.mark.usefixtures("built")

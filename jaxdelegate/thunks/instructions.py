@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.direct.compiled import Compiled, Slice, UnknownError
+from jaxdelegate.thunks.compiled import Compiled, Slice, UnknownError
 from jaxdelegate.wire import Message
 
 _MOST_BUFFERS, _MOST_ATTRIBUTES, _MOST_DIMENSIONS = 256, 8, 8

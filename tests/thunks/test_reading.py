@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxdelegate.direct import instructions, linker
-from jaxdelegate.direct.compiled import Compiled, UnknownError
 from jaxdelegate.pjrt import client
+from jaxdelegate.thunks import instructions, linker
+from jaxdelegate.thunks.compiled import Compiled, UnknownError
 
 ERRORS = (*client.LOAD_ERRORS, struct.error)  # those that `DirectCalls` takes for "not possible"
 

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxdelegate.direct import calls, compiled, linker
 from jaxdelegate.host_memory import aligned_copy
 from jaxdelegate.kernels import library
 from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.pjrt import client
+from jaxdelegate.thunks import calls, compiled, linker
 from tests.support.children import compiling_quickly
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -415,7 +415,7 @@ def team_nanoseconds() -> list[int]:
 _PROCESS = """
 import pytest
 from jaxdelegate.kernels import library
-from tests.direct.test_calls import array, large, prepared, team_nanoseconds
+from tests.thunks.test_calls import array, large, prepared, team_nanoseconds
 
 assert library.why_not() is None
 x = array(512, 512)

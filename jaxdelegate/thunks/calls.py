@@ -22,12 +22,12 @@ from typing import Any, Protocol
 import numpy as np
 from jaxlib import version as jaxlib_version
 
-from jaxdelegate.direct import instructions, linker
-from jaxdelegate.direct.compiled import Allocation, Compiled, UnknownError
 from jaxdelegate.host_memory import aligned_copy, aligned_zeros
 from jaxdelegate.kernels import library, processor
 from jaxdelegate.pjrt.client import LOAD_ERRORS, check_process
 from jaxdelegate.simple_delegate import Values
+from jaxdelegate.thunks import instructions, linker
+from jaxdelegate.thunks.compiled import Allocation, Compiled, UnknownError
 
 _LOGGER = logging.getLogger("jaxdelegate")
 

@@ -13,15 +13,15 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from jaxlib import version
 
 import jaxdelegate
-from jaxdelegate.direct import calls
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.kernels import library
 from jaxdelegate.testing import Case, f32
+from jaxdelegate.thunks import calls
 from jaxdelegate.wire import varint
 
 JAXLIB = Path(jaxlib.__file__).parent / "libjax_common.so"
 
-# The fields that jaxdelegate/direct reads, by message: what its numbers stand for.
+# The fields that jaxdelegate/thunks reads, by message: what its numbers stand for.
 FIELDS = {
     "xla/pjrt/proto/compile_options.proto": {
         "ExecutableAndOptionsProto": {"serialized_executable": 1},

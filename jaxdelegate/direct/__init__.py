@@ -1,1 +1,0 @@
-"""Programs on a CPU, called without XLA's runtime."""
