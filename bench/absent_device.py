@@ -32,10 +32,10 @@ from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
+from jaxdelegate.program import Executable, Program
 from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
-from jaxdelegate.xla.program import Executable, Program
 from jaxdelegate.xla.weights import ModelWeights
 from tests.support.decoders import quantized_decoder
 

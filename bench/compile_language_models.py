@@ -34,7 +34,7 @@ from jaxdelegate.lm.program_spec import ProgramSpec, cache_arrays
 from jaxdelegate.lm.sampling_params import Variant
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
-from jaxdelegate.xla.program import Program
+from jaxdelegate.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 FLAGS = flags.FLAGS

@@ -26,6 +26,7 @@ LAYERS = (
     ("plan",),
     ("lowering", "runtime"),
     ("thunks",),
+    ("program",),
     ("xla",),
     ("cache",),
     ("tuning",),

@@ -16,13 +16,13 @@ from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.op_lowering.options import CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import OpRule
+from jaxdelegate.program import Program
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 from jaxdelegate.whole_imports import whole_imports
 from jaxdelegate.xla import aot
-from jaxdelegate.xla.program import Program
 
 pytestmark = pytest.mark.usefixtures("signals_at_their_defaults")
 

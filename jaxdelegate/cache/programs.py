@@ -44,8 +44,8 @@ from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.pjrt.client import LOAD_ERRORS
+from jaxdelegate.program import Program
 from jaxdelegate.text import plural
-from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights, ModelWeights
 
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.optional import install
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+from jaxdelegate.program import Program
 from jaxdelegate.simple_delegate import DelegateParams, Node
 from jaxdelegate.text import plural, printable
 from jaxdelegate.tuning.selector import Tuner
 from jaxdelegate.waiting import waiting
 from jaxdelegate.xla import aot
 from jaxdelegate.xla.over_mesh import OverMesh
-from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")

@@ -24,7 +24,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions, native_kernels_by_default
 from jaxdelegate.pjrt import client, jax_settings
-from jaxdelegate.xla.program import Program
+from jaxdelegate.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

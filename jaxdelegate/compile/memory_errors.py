@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxdelegate.pjrt import client
-from jaxdelegate.xla.program import Program
+from jaxdelegate.program import Program
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec

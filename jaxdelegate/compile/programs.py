@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from jaxdelegate.options import DelegateOptions
     from jaxdelegate.passes.batch_slices import BatchSlices
     from jaxdelegate.pjrt.client import Runtime
+    from jaxdelegate.program import Program
     from jaxdelegate.xla.over_mesh import OverMesh
-    from jaxdelegate.xla.program import Program
 
 
 class ProgramKey(NamedTuple):

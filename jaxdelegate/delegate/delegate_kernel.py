@@ -13,6 +13,7 @@ from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
+from jaxdelegate.program import Program
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -20,7 +21,6 @@ from jaxdelegate.simple_delegate import (
     Node,
     SimpleDelegateKernel,
 )
-from jaxdelegate.xla.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable

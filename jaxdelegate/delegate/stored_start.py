@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from jaxdelegate.cache.key import Key
     from jaxdelegate.model.records import Model, Tensor
     from jaxdelegate.model.source import Source
+    from jaxdelegate.program import Program
     from jaxdelegate.runtime.subgraph import SubgraphRunner
     from jaxdelegate.simple_delegate import SimpleDelegate, Values
-    from jaxdelegate.xla.program import Program
 
 _LOGGER = logging.getLogger("jaxdelegate")
 

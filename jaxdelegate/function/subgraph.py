@@ -37,12 +37,12 @@ from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.plan.planner import EntryPoint
 from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
+from jaxdelegate.program import Program
 from jaxdelegate.simple_delegate import DelegateParams, GraphKey
 from jaxdelegate.text import plural, printable
 from jaxdelegate.xla import jax_compat  # noqa: F401 (with what jax imports late)
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh, placed
-from jaxdelegate.xla.program import Program
 
 V = TypeVar("V")
 Place: TypeAlias = jax.Device | OverMesh

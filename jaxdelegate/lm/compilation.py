@@ -17,8 +17,8 @@ from jaxdelegate.lm.graph import Embedder
 from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.program import Program
 from jaxdelegate.xla import aot
-from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 Applies = Mapping[str, Any]  # the functions of signatures, by part

@@ -30,7 +30,7 @@ from jaxdelegate.lm.program_spec import (
 from jaxdelegate.lm.sampler import largest, next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
-from jaxdelegate.xla.program import Program
+from jaxdelegate.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 Caches = dict[str, jax.Array]

@@ -33,9 +33,9 @@ from jaxdelegate.model.source import open_source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import client
 from jaxdelegate.pjrt.client import Runtime
+from jaxdelegate.program import Program
 from jaxdelegate.waiting import waiting
 from jaxdelegate.whole_imports import whole_imports
-from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import DeviceWeights, on_device
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from jaxdelegate.lm.encoder_graph import (
     results,
 )
 from jaxdelegate.model.records import Model
-from jaxdelegate.xla.program import Program
+from jaxdelegate.program import Program
 from jaxdelegate.xla.weights import DeviceWeights
 
 

@@ -32,10 +32,10 @@ from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import gather
 from jaxdelegate.pjrt import client
+from jaxdelegate.program import Program
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.tuning import BUDGET_SECONDS
 from jaxdelegate.xla import aot
-from jaxdelegate.xla.program import Program
 from jaxdelegate.xla.weights import ModelWeights
 
 Clock = Callable[[], float]

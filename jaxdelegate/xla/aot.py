@@ -12,13 +12,13 @@ from jax.sharding import SingleDeviceSharding
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt import client, cudnn
+from jaxdelegate.program import Program, stored_states
 from jaxdelegate.thunks import calls
 from jaxdelegate.whole_imports import whole_imports
 from jaxdelegate.xla.jax_compat import watch_jax_cache, without_source_lines
 from jaxdelegate.xla.options import Options, compiler_options, platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.over_slices import over_slices
-from jaxdelegate.xla.program import Program, stored_states
 from jaxdelegate.xla.runtime_steps import needs_runtime
 from jaxdelegate.xla.weights import ModelWeights
 

@@ -103,6 +103,7 @@ def test_the_rooms_that_make_programs_count_and_no_others() -> None:
         "pjrt",  # runs programs
         "reference",  # what kernels share; shapes and constants are in the key; `subgraph_sources`
         "host_memory",  # where weights lie
+        "program",  # runs
         "report",
         "simple_delegate",  # likewise
         "text",  # of messages

@@ -17,10 +17,10 @@ from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import ModelPrograms, ProgramKey
 from jaxdelegate.op_lowering.options import FullyConnectedOptions, TensorType, UniqueOptions
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.program import Program
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.runtime import open_model as runtime_open_model
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.xla.program import Program
 
 WIDTH = 256
 W = np.random.default_rng(0).normal(size=(WIDTH, WIDTH)).astype(np.float32)

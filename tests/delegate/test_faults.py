@@ -18,9 +18,9 @@ import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import AddOptions, CustomOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.pjrt import client
+from jaxdelegate.program import Program
 from jaxdelegate.reference.kernel import Kernel, same_shape
 from jaxdelegate.testing import ModelBuilder, assert_close
-from jaxdelegate.xla.program import Program
 
 HOST_ONLY = "HostOnlyDouble"
 ASKED = 4 << 30
