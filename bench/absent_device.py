@@ -26,6 +26,7 @@ from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import Target
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.demo.mobilenet import mobilenet_v1
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
@@ -36,7 +37,6 @@ from jaxdelegate.program import Executable, Program
 from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
-from jaxdelegate.xla.weights import ModelWeights
 from tests.support.decoders import quantized_decoder
 
 FLAGS = flags.FLAGS

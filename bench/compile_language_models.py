@@ -27,6 +27,7 @@ from absl import app, flags
 from harness import append
 
 from jaxdelegate.bundles.bundle import open_bundle
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function import compilers, prepared
 from jaxdelegate.lm.computation import Computation
 from jaxdelegate.lm.language_model import LanguageModel
@@ -35,7 +36,6 @@ from jaxdelegate.lm.sampling_params import Variant
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
 from jaxdelegate.program import Program
-from jaxdelegate.xla.weights import DeviceWeights
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("device", ["gpu", "tpu"], "What to compile for.")

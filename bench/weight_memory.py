@@ -22,13 +22,13 @@ from absl import app, flags
 from harness import append
 
 import jaxdelegate as jd
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.passes import propagation
 from jaxdelegate.pjrt import client
 from jaxdelegate.xla.aot import compile_partition
-from jaxdelegate.xla.weights import ModelWeights
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("graph", None, "A quantized .tflite.", required=True)

@@ -19,6 +19,7 @@ import pytest
 from jax import lax
 from jax.experimental.compilation_cache import compilation_cache
 
+from jaxdelegate import device_weights
 from jaxdelegate.compile import precision_policy, programs
 from jaxdelegate.kernels import library
 from jaxdelegate.litert import graph_key
@@ -32,7 +33,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.testing import ModelBuilder, case
-from jaxdelegate.xla import aot, weights
+from jaxdelegate.xla import aot
 from tests.support.children import compiling_quickly
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -180,7 +181,12 @@ def forget_models() -> Iterator[Callable[[], None]]:
     """
 
     def forget() -> None:
-        shared = open_models._OPEN, graph_key._CONTENTS, weights._ON_DEVICES, programs._OF_CONTENTS
+        shared = (
+            open_models._OPEN,
+            graph_key._CONTENTS,
+            device_weights._ON_DEVICES,
+            programs._OF_CONTENTS,
+        )
         for known in shared:
             known.clear()
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from jaxdelegate.cache.entry import Entry, EntryError, StoredWeight
 from jaxdelegate.cache.store import ProgramStore
+from jaxdelegate.device_weights import DeviceWeights, ModelWeights, put_constant, weight_name
 from jaxdelegate.lru_cache import give_back
 from jaxdelegate.pjrt import cudnn
 from jaxdelegate.program import Program, stored_states
 from jaxdelegate.quant.packing import in_memory
 from jaxdelegate.xla.options import platform_of
-from jaxdelegate.xla.weights import DeviceWeights, ModelWeights, put_constant, weight_name
 
 
 class ResultSpec(NamedTuple):

@@ -42,11 +42,11 @@ from jaxdelegate.cache.sources import SourceError, source_parts
 from jaxdelegate.cache.start_records import StartRecord
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
+from jaxdelegate.device_weights import DeviceWeights, ModelWeights
 from jaxdelegate.errors import CacheWarning
 from jaxdelegate.pjrt.client import LOAD_ERRORS
 from jaxdelegate.program import Program
 from jaxdelegate.text import plural
-from jaxdelegate.xla.weights import DeviceWeights, ModelWeights
 
 if TYPE_CHECKING:
     from jaxdelegate.cache.choices import ChoiceStore

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from jaxdelegate.compile import memory_errors
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.errors import DeviceMemoryError, JaxDelegateError, LoweringError, OptionError
 from jaxdelegate.lowering import error_probe, microbatching, value_bounds
 from jaxdelegate.lowering import partition as lowering
@@ -32,7 +33,6 @@ from jaxdelegate.tuning.selector import Tuner
 from jaxdelegate.waiting import waiting
 from jaxdelegate.xla import aot
 from jaxdelegate.xla.over_mesh import OverMesh
-from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _WHY_LONG = (

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from jaxdelegate.compile.compilation import Compilation
+    from jaxdelegate.device_weights import ModelWeights
     from jaxdelegate.op_lowering.rule import LoweringContext
     from jaxdelegate.op_lowering.spec import TensorSpec
     from jaxdelegate.simple_delegate import DelegateParams, GraphKey, Node
     from jaxdelegate.tuning.selector import Tuner
     from jaxdelegate.xla.over_mesh import OverMesh
-    from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
 # Options that neither programs nor the choice of what is compiled depend on.

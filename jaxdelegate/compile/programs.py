@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxdelegate.cache.constants import ConstantDigests
 from jaxdelegate.cache.partition_key import KnownModel
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.pjrt import client
-from jaxdelegate.xla.weights import ModelWeights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

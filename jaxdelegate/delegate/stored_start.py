@@ -16,13 +16,13 @@ from jaxdelegate.cache.start_records import STARTS, StartRecord, StoredTensor
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.device_weights import on_device
 from jaxdelegate.digests import digests, source_digest
 from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
 from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.report.delegation import fully_delegated
-from jaxdelegate.xla.weights import on_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

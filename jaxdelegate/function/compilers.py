@@ -7,13 +7,13 @@ import jax
 
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import AbsentTarget, Target
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.errors import OptionError
 from jaxdelegate.function.views import View
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.options import DelegateOptions, Platform
 from jaxdelegate.pjrt import client
 from jaxdelegate.xla.options import platform_of
-from jaxdelegate.xla.weights import DeviceWeights
 
 _MAX_DEVICES = 64
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.errors import DelegationError, TensorError
 from jaxdelegate.function.apply import Function, Names
 from jaxdelegate.function.batching import BatchedFunction
@@ -37,7 +38,6 @@ from jaxdelegate.pjrt.client import check_process
 from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
-from jaxdelegate.xla.weights import DeviceWeights
 
 Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 

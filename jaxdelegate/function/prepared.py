@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 import jax
 import jax.numpy as jnp
 
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.errors import GradientError, TensorError
 from jaxdelegate.function.arguments import check_alive, check_names
 from jaxdelegate.function.compilers import Compilers
@@ -16,7 +17,6 @@ from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.plan.whole import Shapes, WholePlans
 from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.xla.aot import resident_array, split_weights
-from jaxdelegate.xla.weights import ModelWeights
 
 Params = dict[str, Any]
 _SOURCE = "model.function(weights='prepared') returns what this apply takes"

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.views import View
@@ -19,7 +20,6 @@ from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.program import Program
 from jaxdelegate.xla import aot
-from jaxdelegate.xla.weights import DeviceWeights
 
 Applies = Mapping[str, Any]  # the functions of signatures, by part
 Run = Callable[..., tuple[Any, ...]]  # takes weights by part, then arrays

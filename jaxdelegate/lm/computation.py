@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function.views import View
 from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
 from jaxdelegate.lm.graph import ACTIVATIONS, LOGITS, PROJECTED, Drafter, LanguageGraph, Step
@@ -31,7 +32,6 @@ from jaxdelegate.lm.sampler import largest, next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
 from jaxdelegate.program import Program
-from jaxdelegate.xla.weights import DeviceWeights
 
 Caches = dict[str, jax.Array]
 _SLOT_ARRAYS = len(SlotArrays._fields)

@@ -24,6 +24,7 @@ from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import ModelPrograms, programs_of, programs_of_content
 from jaxdelegate.compile.target import compilation_module
+from jaxdelegate.device_weights import DeviceWeights, on_device
 from jaxdelegate.function.records import Signature
 from jaxdelegate.function.views import View, whole
 from jaxdelegate.lm.model_file import FOLDERS, Constants, ModelFile
@@ -36,7 +37,6 @@ from jaxdelegate.pjrt.client import Runtime
 from jaxdelegate.program import Program
 from jaxdelegate.waiting import waiting
 from jaxdelegate.whole_imports import whole_imports
-from jaxdelegate.xla.weights import DeviceWeights, on_device
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

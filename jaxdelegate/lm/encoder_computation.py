@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function.views import View
 from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
 from jaxdelegate.lm.encoder_graph import (
@@ -19,7 +20,6 @@ from jaxdelegate.lm.encoder_graph import (
 )
 from jaxdelegate.model.records import Model
 from jaxdelegate.program import Program
-from jaxdelegate.xla.weights import DeviceWeights
 
 
 class EncoderComputation(Compilation):

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.lm.device_model import DeviceModel, open_models
 from jaxdelegate.lm.encoder_graph import EncoderSpec, encoder_graph, results, selected
 from jaxdelegate.pjrt.client import viewed
-from jaxdelegate.xla.weights import DeviceWeights
 
 
 class EncoderModel(DeviceModel[EncoderSpec]):

@@ -17,10 +17,10 @@ from jaxdelegate.lm.program_spec import Array, ProgramSpec, results
 from jaxdelegate.lm.signatures import language_graph
 
 if TYPE_CHECKING:
+    from jaxdelegate.device_weights import DeviceWeights
     from jaxdelegate.function.records import TensorInfo
     from jaxdelegate.model.records import Model
     from jaxdelegate.op_lowering.spec import Shape
-    from jaxdelegate.xla.weights import DeviceWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
 

@@ -20,6 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.costs import Cost, operator_cost
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.error_probe import ERROR_BOUND, seeded_values
@@ -36,7 +37,6 @@ from jaxdelegate.program import Program
 from jaxdelegate.report.tuning import Choice
 from jaxdelegate.tuning import BUDGET_SECONDS
 from jaxdelegate.xla import aot
-from jaxdelegate.xla.weights import ModelWeights
 
 Clock = Callable[[], float]
 

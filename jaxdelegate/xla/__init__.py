@@ -1,1 +1,1 @@
-"""A JAX function -> an executable and its resident weights, compiled ahead of time by XLA."""
+"""A JAX function -> an executable, compiled ahead of time by XLA."""

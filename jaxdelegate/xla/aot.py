@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt import client, cudnn
@@ -20,7 +21,6 @@ from jaxdelegate.xla.options import Options, compiler_options, platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from jaxdelegate.xla.over_slices import over_slices
 from jaxdelegate.xla.runtime_steps import needs_runtime
-from jaxdelegate.xla.weights import ModelWeights
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
