@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jaxdelegate.pjrt.client import check_process
+from jaxdelegate.simple_delegate import Shortcut
 from jaxdelegate.thunks.calls import DirectCalls
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import Values
 
 
 class Executable(Protocol):
@@ -79,15 +79,15 @@ class Program:
             return self._by_xla(values)
         return self._direct.run(values, self._by_xla)
 
-    def shortcut(self) -> Callable[[Values], bool] | None:
-        """Runs the program without XLA's runtime on values by tensor; None: that is not possible.
+    def shortcut(self) -> Shortcut | None:
+        """Runs it without XLA's runtime, for one caller at a time; None: that is not possible.
 
-        It reads the values of `inputs` and `states`, and puts those of `outputs` and `states` in
-        their place. It returns False, and has done nothing, for values that XLA has to prepare.
+        From the values of `inputs` and `states` it computes those of `outputs` and `states`.
         """
-        if self._direct is None:
+        call = None if self._direct is None else self._direct.fast_call()
+        if call is None:
             return None
-        return self._direct.bound((*self.inputs, *self.states), (*self.outputs, *self.states))
+        return Shortcut((*self.inputs, *self.states), (*self.outputs, *self.states), call)
 
     def _by_xla(self, values: Sequence[Any]) -> Sequence[Any]:
         return self.executable.run(self.constants, self._copy_donated(values))

@@ -11,8 +11,8 @@ import abc
 import dataclasses
 import importlib
 import logging
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, runtime_checkable
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, runtime_checkable
 
 from jaxdelegate.whole_imports import whole_imports
 
@@ -200,14 +200,19 @@ class SimpleDelegateOptions:
     fallback_on_error: bool = False
 
 
-class Values(Protocol):
-    """Values by tensor, as in a dictionary."""
+class Shortcut(NamedTuple):
+    """A quicker `eval`, for the host that reads and writes the tensors.
 
-    def get(self, index: int, /) -> Any:
-        """A tensor's value; None: it has none."""
-        ...
+    Attributes:
+        inputs: the tensors whose values the call takes, in this order.
+        outputs: those that it computes.
+        call: returns their values; None: it has done nothing, `eval` has to run. The next call may
+            overwrite them, unless somebody refers to them; nobody may keep the sequence.
+    """
 
-    def __setitem__(self, index: int, value: Any, /) -> None: ...
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    call: Callable[[Iterable[Any]], Sequence[Any] | None]
 
 
 class SimpleDelegateKernel(abc.ABC):
@@ -227,11 +232,8 @@ class SimpleDelegateKernel(abc.ABC):
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:
         """Read `node.inputs` from the context, compute, and assign `node.outputs`."""
 
-    def shortcut(self) -> Callable[[Values], bool] | None:
-        """A quicker `eval` for hosts whose plan is this partition alone; None: not now.
-
-        It reads and writes values by tensor. If it returns False, it has done nothing.
-        """
+    def shortcut(self) -> Shortcut | None:
+        """A quicker `eval` for a host whose plan is this partition alone; None: not now."""
         return None
 
     def described(self, error: Exception) -> str:

@@ -19,15 +19,13 @@ from jaxdelegate.simple_delegate import (
     DelegateParams,
     GraphKey,
     Node,
+    Shortcut,
     SimpleDelegateKernel,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jaxdelegate.compile.compiler import Compiler
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import Values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +108,7 @@ class JaxKernel(SimpleDelegateKernel):
         for index, value in self._constant_outputs:
             context.assign(index, value)
 
-    def shortcut(self) -> Callable[[Values], bool] | None:
+    def shortcut(self) -> Shortcut | None:
         """A call of the program without XLA's runtime, if it has been found to be possible."""
         program = self._program
         if program is None or self._constant_outputs or self._padded or self._rows:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jaxdelegate.model.source import Source
     from jaxdelegate.program import Program
     from jaxdelegate.runtime.subgraph import SubgraphRunner
-    from jaxdelegate.simple_delegate import SimpleDelegate, Values
+    from jaxdelegate.simple_delegate import Shortcut, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -50,7 +50,7 @@ class StoredStart:
         self._delegate, self._start, self._content = delegate, start, content
         self.read = read
         self._program: Program | None = None
-        self._shortcut: Callable[[Values], bool] | None = None
+        self._shortcut: Shortcut | None = None
         self._tensors = {t.index: t for t in (*start.inputs, *start.outputs)}
         self.values: dict[int, Any] = {}  # by tensor
 
@@ -95,12 +95,13 @@ class StoredStart:
         if program is None:
             raise RuntimeError("invoke before allocate")
         try:
-            if self._shortcut is not None and self._shortcut(self.values):
-                return True
-            results = program([self.values[i] for i in program.inputs])
-            for array in results:
-                if not isinstance(array, np.ndarray):
-                    array.block_until_ready()
+            values = map(self.values.__getitem__, program.inputs)
+            results = None if self._shortcut is None else self._shortcut.call(values)
+            if results is None:
+                results = program([self.values[i] for i in program.inputs])
+                for array in results:
+                    if not isinstance(array, np.ndarray):
+                        array.block_until_ready()
         except NeedsJaxError as error:
             _LOGGER.debug("cache: the stored start is not used: %s", error)
             return False

@@ -34,9 +34,13 @@ from jaxdelegate.runtime import execution_plan
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.stopping import Stop
 from jaxdelegate.runtime.tensor_details import is_held_as_given
-from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate, Values
+from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
+# What runs a kernel's shortcut: the call, where its inputs come from, and which they are; where its
+# results go, and the position and the tensor of each. A tuple, because that is unpacked quickest.
+_Call = Callable[[Iterable[Any]], Sequence[Any] | None]
+_Shortcut = tuple[_Call, Callable[[int], Any], tuple[int, ...], Any, tuple[tuple[int, int], ...]]
 _SMALL_BYTES = 1 << 16  # per operator, without a check of the sum
 
 
@@ -105,7 +109,7 @@ class SubgraphRunner:
         self._values: dict[int, Any] = {}
         self._pinned: dict[int, np.ndarray] = {}
         self._is_running = False  # a program may still read input buffers
-        self._shortcut: Callable[[Values], bool] | None = None
+        self._shortcut: _Shortcut | None = None
         self.views = HeldViews()  # of pinned buffers
         self._released: dict[int, list[int]] = {}
         if self.delegates:
@@ -402,29 +406,38 @@ class SubgraphRunner:
         shortcut = self._shortcut
         if shortcut is None or self.watch is not contextlib.nullcontext:
             return False
+        call, get, inputs, values, targets = shortcut
         try:
-            return shortcut(_Places(self) if self._resources else self._values)
+            results = call(map(get, inputs))
         except JaxDelegateError:
             raise
         except RuntimeError as error:
             last = self._steps[-1]
             raise (last.failed(error) if isinstance(last, PartitionStep) else error) from error
+        if results is None:
+            return False
+        for position, index in targets:
+            values[index] = results[position]
+        return True
 
-    def _found_shortcut(self) -> Callable[[Values], bool] | None:
+    def _found_shortcut(self) -> _Shortcut | None:
         """The shortcut of a plan that is one partition, after initializations that have run."""
         if self._pinned or self.preserve_all_tensors or not self._store.is_plain:
             return None
         if not self._steps:
-            return _nothing_to_run
+            return (lambda _: ()), self._values.get, (), self._values, ()
         *first, last = self._steps
         once = [step.runs_once if isinstance(step, OperatorStep) else None for step in first]
         if not isinstance(last, PartitionStep) or None in once:
             return None
-        found, keys, resources = last.kernel.shortcut(), {*once}, self._store.resources
-        if found is None or not keys:
-            return found
+        shortcut, keys, resources = last.kernel.shortcut(), {*once}, self._store.resources
+        if shortcut is None:
+            return None
+        inputs, outputs, call = shortcut
+        values: Any = _Places(self) if self._resources else self._values
         # States that were taken before an initialization lack its key.
-        return lambda values: keys <= resources.keys() and found(values)
+        checked = (lambda v: call(v) if keys <= resources.keys() else None) if keys else call
+        return checked, values.get, inputs, values, tuple(enumerate(outputs))
 
     def invoke(self, wait: bool | None = None) -> None:
         """Run the plan.
@@ -521,10 +534,6 @@ def _rows(step: Step) -> list[Row]:
     if isinstance(step, PartitionStep) and step.is_in_host_memory:
         return reads_and_writes(node.operator for node in step.params.nodes)
     return [(step.reads, step.writes)]
-
-
-def _nothing_to_run(_values: Values) -> bool:
-    return True
 
 
 class _Places:

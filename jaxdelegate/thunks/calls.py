@@ -15,7 +15,7 @@ import struct
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import getrefcount
 from typing import Any, Protocol
 
@@ -25,7 +25,6 @@ from jaxlib import version as jaxlib_version
 from jaxdelegate.host_memory import aligned_copy, aligned_zeros
 from jaxdelegate.kernels import library, processor
 from jaxdelegate.pjrt.client import LOAD_ERRORS, check_process
-from jaxdelegate.simple_delegate import Values
 from jaxdelegate.thunks import instructions, linker
 from jaxdelegate.thunks.compiled import Allocation, Compiled, UnknownError
 
@@ -47,6 +46,8 @@ _THREADS, _MESSAGE, _ALLOCATIONS = 2, 3, 35
 
 
 _Run = Callable[[Sequence[Any]], Sequence[Any]]
+# Results for some values, which nobody may keep; None: XLA has to run it on them.
+FastCall = Callable[[Iterable[Any]], Sequence[Any] | None]
 
 
 def _unheld() -> int:
@@ -86,14 +87,6 @@ class _Results:
             arrays.append(array)
         self.arrays = tuple(arrays)
 
-    @property
-    def are_used(self) -> bool:
-        """Whether anyone else refers to the arrays."""
-        for array in self.arrays:  # noqa: SIM110 (a generator would be one more reference)
-            if getrefcount(array) > _UNHELD:
-                return True
-        return False
-
 
 class _Frame:
     """The memory of one run: addresses of all allocations, and the results."""
@@ -110,13 +103,14 @@ class _Frame:
             self.view[_ALLOCATIONS + index] = address
         self.known: list[Callable[[], Any]] = [_nothing] * len(program.inputs)
         self._read: dict[int, np.ndarray | None] = {}  # arrays that live as long as they are read
-        self._program = program
+        self.program = program
         self.leave_results()
 
     def leave_results(self) -> None:
         """Leave them to those who use them, and take new memory."""
-        self.results = _Results(self._program)
-        for index, address in self.results.addresses:
+        results = _Results(self.program)
+        self.results = results.arrays
+        for index, address in results.addresses:
             self.view[_ALLOCATIONS + index] = address
 
     def give(self, position: int, allocation: int, value: Any, array: np.ndarray) -> None:
@@ -131,6 +125,14 @@ class _Frame:
         """Why the last run failed."""
         message = self.words[_MESSAGE:_ALLOCATIONS].tobytes()
         return RuntimeError(message[: message.index(0)].decode(errors="replace"))
+
+
+def _unused(frame: _Frame, last: _Frame) -> _Frame:
+    """The frame of the next run if callers use the results in `frame`."""
+    if frame is last:
+        return _Frame(frame.program, frame.temporary)
+    frame.leave_results()
+    return frame
 
 
 class _Program:
@@ -176,8 +178,7 @@ class _Program:
         self.temporary = [
             (i, size) for i, size in enumerate(self.sizes) if i not in known and size > 0
         ]
-        # One or two with the same intermediate values, that no thread uses.
-        self._frames: collections.deque[list[_Frame]] = collections.deque()
+        self._idle: collections.deque[FastCall] = collections.deque()  # that no thread uses
         self._function = _function(ctypes.CDLL)
 
     def keep_lock(self) -> None:
@@ -204,87 +205,50 @@ class _Program:
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray] | None:
         """The results; None: values that XLA has to prepare. Any thread may call it."""
-        frames = self._free_frames()
-        frame = frames[0]
-        position, is_ready = 0, True
-        for known, value in zip(frame.known, values, strict=True):
-            # Callers may have given an array other strides meanwhile; shapes and dtypes they check.
-            if known() is not value or not value.flags.c_contiguous:
-                is_ready = is_ready and self._give(frame, position, value)
-            position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
-        if is_ready and self._function(frame.call):
-            raise frame.error()
-        # Not the tuple: a held tuple hides its references. Before other threads can take the frame.
-        results = [*frame.results.arrays] if is_ready else None
-        self._frames.append(frames)
-        return results
-
-    def _free_frames(self) -> list[_Frame]:
-        """Frames that no other thread takes; no caller uses the results of the first one."""
         try:
-            frames = self._frames.popleft()
+            call = self._idle.popleft()
         except IndexError:
-            return [_Frame(self, [aligned_zeros((n,), _BYTE) for _, n in self.temporary])]
-        if frames[0].results.are_used:  # most callers hold on to the last results
-            if len(frames) == 1:
-                frames.append(_Frame(self, frames[0].temporary))
-            frames.reverse()
-            if frames[0].results.are_used:
-                frames[0].leave_results()
-        return frames
+            call = self.fast_call(checks_layout=True)
+        results = call(values)
+        # Not the tuple: a held tuple hides its references. Before other threads can take the call.
+        copied = None if results is None else [*results]
+        self._idle.append(call)
+        return copied
 
-    def bound(self, inputs: Sequence[int], outputs: Sequence[int]) -> Callable[[Values], bool]:
-        """A function that runs the program on values by tensor, and puts its results there.
+    def fast_call(self, *, checks_layout: bool) -> FastCall:
+        """A function that runs the program for one caller at a time, in two frames in turn.
 
-        It returns False for values that XLA has to prepare. One thread at a time may call it. Its
-        results take the place of those before, unless they are used elsewhere.
+        The caller may hold the results of the last run, or give them to the next one as states.
+
+        Args:
+            checks_layout: whether callers may change the strides of an array between runs.
         """
-        if self._first_state < len(inputs) or not outputs:
-            return self._bound_to_states(inputs, outputs)
-        (frame, *_), function = self._free_frames(), self._function
-        call, known = frame.call, frame.known
-        places, targets = tuple(enumerate(inputs)), tuple(enumerate(outputs))
+        temporary = [aligned_zeros((n,), _BYTE) for _, n in self.temporary]
+        frame = last = _Frame(self, temporary)
+        function, give = self._function, self._give
 
-        def run(values: Values) -> bool:
+        def run(values: Iterable[Any]) -> Sequence[np.ndarray] | None:
+            nonlocal frame, last
             check_process()
             if _pauses:
-                return False
-            get = values.get
-            for position, index in places:
-                value = get(index)
-                if known[position]() is not value and not self._give(frame, position, value):
-                    return False
-            results, are_there = frame.results.arrays, True
-            for position, index in targets:
-                result = results[position]
-                is_there = get(index) is result
-                are_there = are_there and is_there
-                if getrefcount(result) > _UNHELD + is_there:
-                    frame.leave_results()
-                    results, are_there = frame.results.arrays, False
+                return None
+            for array in frame.results:
+                if getrefcount(array) > _UNHELD:
+                    frame = _unused(frame, last)
                     break
-            if function(call):
+            known, position = frame.known, 0
+            for value in values:
+                if (
+                    known[position]() is not value
+                    or (checks_layout and not value.flags.c_contiguous)
+                ) and not give(frame, position, value):
+                    return None
+                position += 1  # noqa: SIM113 (quicker than enumerate: most values are known)
+            if function(frame.call):
                 raise frame.error()
-            if not are_there:
-                for position, index in targets:
-                    values[index] = results[position]
-            return True
-
-        return run
-
-    def _bound_to_states(
-        self, inputs: Sequence[int], outputs: Sequence[int]
-    ) -> Callable[[Values], bool]:
-        """`bound` where a run reads results of the run before, in other memory than its own."""
-
-        def run(values: Values) -> bool:
-            check_process()
-            results = None if _pauses else self.run([values.get(index) for index in inputs])
-            if results is None:
-                return False
-            for index, result in zip(outputs, results, strict=True):
-                values[index] = result
-            return True
+            results = frame.results
+            frame, last = last, frame
+            return results
 
         return run
 
@@ -327,15 +291,13 @@ class DirectCalls:
         """Whether runs do without XLA's runtime now."""
         return self._program is not None
 
-    def bound(
-        self, inputs: Sequence[int], outputs: Sequence[int]
-    ) -> Callable[[Values], bool] | None:
-        """See `_Program.bound`; None: XLA runs the program, for now at least."""
-        return None if self._program is None else self._program.bound(inputs, outputs)
+    def fast_call(self) -> FastCall | None:
+        """Runs of one caller at a time; None: XLA runs the program, for now at least."""
+        return None if self._program is None else self._program.fast_call(checks_layout=False)
 
     def run(self, values: Sequence[Any], by_xla: _Run) -> Sequence[Any]:
         program = self._program
-        if program is not None and not _pauses:
+        if program is not None:
             found = program.run(values)
             return by_xla(values) if found is None else found
         results = by_xla(values)

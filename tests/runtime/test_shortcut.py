@@ -178,7 +178,7 @@ def test_device_arrays() -> None:
 def test_the_memory_of_results_is_allocated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = warm(plain())
     made = []
-    monkeypatch.setattr(calls._Program, "bound", lambda *_: made.append(1))
+    monkeypatch.setattr(calls, "_Results", lambda *_: made.append(1))
     for _ in range(3):
         run(interpreter, jnp.zeros((2, 3)))  # by XLA
         run(interpreter, np.zeros((2, 3), np.float32))
@@ -236,7 +236,7 @@ def test_errors_name_nodes_and_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(calls._Program, "bound", lambda *_: fail)
+    monkeypatch.setattr(calls._Program, "fast_call", lambda *_, **__: fail)
     interpreter._main._shortcut = interpreter._main._found_shortcut()
     with pytest.raises(jd.InterpreterError, match=r"Nodes number 0 \(MUL\) to 1 \(ADD\) failed"):
         interpreter.invoke()

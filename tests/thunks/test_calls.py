@@ -296,10 +296,10 @@ def test_a_thread_that_runs_next_leaves_the_results(monkeypatch: pytest.MonkeyPa
 
         def append(self, frames: Any) -> None:
             super().append(frames)
-            run._frames = collections.deque(self)
+            run._idle = collections.deque(self)
             run.run((array(8, 16, seed=1),))
 
-    run._frames = Threads(run._frames)
+    run._idle = Threads(run._idle)
     (result,) = direct.run((X,), program)
     np.testing.assert_array_equal(result, X + 1)
 
@@ -465,16 +465,15 @@ def test_an_error_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, program = prepared(monkeypatch, lambda x: x + 1, X)
-    bound = direct.bound([0], [1])
-    assert bound is not None
-    values: dict[int, Any] = {0: X}
+    call = direct.fast_call()
+    assert call is not None
     before = program.runs
     with calls.by_xla():
         assert isinstance(direct.run((X,), program)[0], jax.Array)
-        assert not bound(values)
+        assert call([X]) is None
     assert program.runs == before + 1
-    assert bound(values)
-    np.testing.assert_array_equal(values[1], X + 1)
+    (result,) = call([X]) or ()
+    np.testing.assert_array_equal(result, X + 1)
 
 
 @pytest.mark.parametrize(
