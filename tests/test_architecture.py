@@ -16,7 +16,8 @@ FOLDERS = {"op_lowering": ROOT / "op_lowering", "quant": ROOT / "quant"}
 # own. docs/architecture.md says what each is for.
 LAYERS = (
     ("errors", "forks", "lru_cache", "text", "version", "waiting", "whole_imports", "wire"),
-    ("not_built", "optional", "options", "pjrt", "protos", "quant"),
+    ("device_errors", "not_built", "optional", "options", "protos", "quant"),
+    ("pjrt",),
     ("host_memory", "report"),
     ("kernels",),
     ("op_lowering",),

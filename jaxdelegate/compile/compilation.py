@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from jaxdelegate.compile import memory_errors
+from jaxdelegate.device_errors import device_error
 from jaxdelegate.device_weights import ModelWeights
-from jaxdelegate.errors import DeviceMemoryError, JaxDelegateError, LoweringError, OptionError
+from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError
 from jaxdelegate.lowering import error_probe, microbatching, value_bounds
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
@@ -25,7 +26,6 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.optional import install
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.program import Program
 from jaxdelegate.simple_delegate import DelegateParams, Node
 from jaxdelegate.text import plural, printable
@@ -181,11 +181,9 @@ class Compilation:
                 f"nodes {first.index} ({printable(first.name)}) to {last.index} "
                 f"({printable(last.name)}) could not be compiled for {self.device}"
             )
-            if is_out_of_memory(error):
-                platform = self.context.platform
-                said = memory_errors.of_partition(error, platform, node, specs, outputs)
-                raise DeviceMemoryError(f"{where}: {said}") from error
-            raise LoweringError(f"{where}: {error}") from error
+            platform = self.context.platform
+            said = memory_errors.of_partition(error, platform, node, specs, outputs)
+            raise device_error(error, f"{where}: {said}", LoweringError) from error
 
     def lowered(
         self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]

@@ -1,4 +1,4 @@
-"""What to say where a device has no memory for a partition: what it asks for, and what helps."""
+"""The message for an error of a device; if memory is short, what was asked for, and what helps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.pjrt import client
 from jaxdelegate.program import Program
 
@@ -29,6 +30,8 @@ def of_partition(
     outputs: Sequence[int],
 ) -> str:
     """The message for a partition that was being compiled, or whose weights were being moved."""
+    if not is_out_of_memory(error):
+        return str(error)
     weights = [i for i, spec in specs.items() if spec.const is not None]
     sizes = (
         f"{_bytes(specs, weights)} of weights, {_bytes(specs, node.inputs)} of inputs and "
@@ -40,6 +43,8 @@ def of_partition(
 
 def of_program(error: BaseException, platform: str, program: Program) -> str:
     """The message for a program that was running."""
+    if not is_out_of_memory(error):
+        return str(error) or type(error).__name__
     constants = sum(map(client.nbytes, program.constants))
     plan = program.executable.memory_analysis()
     sizes = f"{_in_words(sum(map(client.nbytes, program.weights)))} of weights"

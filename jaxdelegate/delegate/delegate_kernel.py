@@ -12,7 +12,6 @@ from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import NeedsJaxError
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.program import Program
 from jaxdelegate.simple_delegate import (
     DelegateContext,
@@ -117,7 +116,7 @@ class JaxKernel(SimpleDelegateKernel):
 
     def described(self, error: Exception) -> str:
         """The device's message; if memory is short, the program's sizes and what helps."""
-        if self._program is None or not is_out_of_memory(error):
+        if self._program is None:
             return super().described(error)
         return memory_errors.of_program(error, self._compiler.platform, self._program)
 

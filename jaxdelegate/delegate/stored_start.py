@@ -16,12 +16,12 @@ from jaxdelegate.cache.start_records import STARTS, StartRecord, StoredTensor
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
+from jaxdelegate.device_errors import device_error
 from jaxdelegate.device_weights import on_device
 from jaxdelegate.digests import digests, source_digest
-from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateError
+from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.report.delegation import fully_delegated
 
 if TYPE_CHECKING:
@@ -108,11 +108,9 @@ class StoredStart:
         except JaxDelegateError:  # of a forked process
             raise
         except (RuntimeError, MemoryError) as error:
-            where = f"The model's program failed to invoke on {self._delegate.device_name}"
-            if not is_out_of_memory(error):
-                raise InterpreterError(f"{where}: {error}") from error
             said = memory_errors.of_program(error, self._delegate.target.platform, program)
-            raise DeviceMemoryError(f"{where}: {said}") from error
+            where = f"The model's program failed to invoke on {self._delegate.device_name}"
+            raise device_error(error, f"{where}: {said}") from error
         self.values.update(zip(program.outputs, results, strict=True))
         self._shortcut = self._shortcut or program.shortcut()
         return True

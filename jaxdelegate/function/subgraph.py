@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
+from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError, TensorError
 from jaxdelegate.function import forms
 from jaxdelegate.function.arguments import device_of, dtype_of, fitting
@@ -34,7 +35,6 @@ from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.pjrt import client
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.plan.planner import EntryPoint
 from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
 from jaxdelegate.program import Program

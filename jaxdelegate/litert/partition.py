@@ -3,11 +3,11 @@
 from collections.abc import Hashable, MutableMapping, Sequence
 from typing import Any
 
+from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.litert.context import PartitionContext
 from jaxdelegate.litert.graph import Graph, Specs
 from jaxdelegate.model.records import Operator
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep
 from jaxdelegate.simple_delegate import (
     DelegateContext,

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.program_spec import cache_arrays
 from jaxdelegate.pjrt.client import Runtime, on_purpose, viewed
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 
 
 class KVCache:

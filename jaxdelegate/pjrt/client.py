@@ -22,8 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 from jaxlib import _jax, xla_client
 
 from jaxdelegate import forks
+from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 
 # Errors of loading if the bytes are not an executable of this jaxlib, or if its private API
 # differs: all of them are cache misses.

@@ -8,18 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxdelegate.errors import (
-    DeviceMemoryError,
-    InterpreterError,
-    JaxDelegateError,
-    UnassignedError,
-)
+from jaxdelegate.device_errors import device_error
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, UnassignedError
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.control_flow.reference import once_key
 from jaxdelegate.op_lowering.options import FLEX, as_read, record_of
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.propagation import check_dtypes, kernel_errors, known_shapes, with_shape
-from jaxdelegate.pjrt.out_of_memory import is_out_of_memory
 from jaxdelegate.plan import steps as plan
 from jaxdelegate.quant.packing import is_packed
 from jaxdelegate.reference.kernel import Services
@@ -177,19 +172,19 @@ class PartitionStep(plan.PlannedPartition):
         except (RuntimeError, MemoryError) as error:
             raise self.failed(error) from error
 
-    def failed(self, error: Exception, others: str = "") -> InterpreterError:
+    def failed(self, error: Exception, others: str = "") -> JaxDelegateError:
         """The exception for an error of the delegate's device; `others` may have failed too."""
         first, last = self.params.nodes[0], self.params.nodes[-1]
         begin, end = (f"{node.index} ({printable(node.name)})" for node in (first, last))
         nodes = f"Node number {begin}" if last is first else f"Nodes number {begin} to {end}"
         device = self.delegate.device_name or self.delegate.name
-        kind = DeviceMemoryError if is_out_of_memory(error) else InterpreterError
-        return kind(f"{nodes}{others} failed to invoke on {device}: {self.kernel.described(error)}")
+        said = self.kernel.described(error)
+        return device_error(error, f"{nodes}{others} failed to invoke on {device}: {said}")
 
 
-def device_error(
+def failed_run(
     error: Exception, steps: Sequence[Step], values: Mapping[int, Any]
-) -> InterpreterError:
+) -> JaxDelegateError:
     """The exception for an error while waiting for a result; names the first partition that failed.
 
     Results computed from its results fail with them. Whether partitions failed whose results were
@@ -207,8 +202,7 @@ def device_error(
             if any(map(_has_failed, held)):
                 return step.failed(error, released)
             released = released if held else " or a partition before it"
-    kind = DeviceMemoryError if is_out_of_memory(error) else InterpreterError
-    return kind(str(error))
+    return device_error(error, str(error))
 
 
 def _has_failed(value: Any) -> bool:

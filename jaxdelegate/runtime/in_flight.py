@@ -26,6 +26,6 @@ def results(host: SubgraphRunner) -> Results:
         try:
             return tuple(to_api_dtype(tensors[i], on_host(v)) for i, v in values.items())
         except RuntimeError as error:
-            raise execution_plan.device_error(error, host.steps, values) from error
+            raise execution_plan.failed_run(error, host.steps, values) from error
 
     return wait

@@ -329,7 +329,7 @@ class SubgraphRunner:
         try:
             return on_host(self._held(index))
         except RuntimeError as error:
-            raise execution_plan.device_error(error, self._steps, self._values) from error
+            raise execution_plan.failed_run(error, self._steps, self._values) from error
 
     def _held(self, index: int) -> Any:
         value = self.value(index)
@@ -480,7 +480,7 @@ class SubgraphRunner:
                 if wait is not None:
                     wait()
         except RuntimeError as error:
-            raise execution_plan.device_error(error, self._steps, self._values) from error
+            raise execution_plan.failed_run(error, self._steps, self._values) from error
         self._is_running = False
 
     def call(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
