@@ -21,7 +21,7 @@ from jaxdelegate.litert.nodes import PlanReader
 from jaxdelegate.litert.partition import Partition
 from jaxdelegate.litert.structures import Context, DelegateParams, Node, Registration, elements
 from jaxdelegate.plan.gain import LITERT
-from jaxdelegate.plan.partitioner import delegated_subsets
+from jaxdelegate.plan.partitioner import Offer, delegated_subsets
 from jaxdelegate.simple_delegate import SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -94,17 +94,17 @@ class NativeDelegate:
         graph = Graph(tensors, rows, reader.unreadable, reader.subgraph_index())
         shared = _SHARED.get((address, self.address), {})
         assigns = graph.index > 0 and any(not op.outputs for op in graph.operators)
-        subsets = delegated_subsets(
-            delegate,
+        offer = Offer(
             PartitionContext(graph, shared),
             graph.plan(),
-            lambda positions: reader.partitions(rows, positions),
-            LITERT,
+            group=lambda positions: reader.partitions(rows, positions),
+            speed=LITERT,
+            refused=graph.refused(),
             subgraph=graph.index,
             is_called=graph.index > 0,
             is_initialization=assigns and reader.initializes(graph.index),
-            refused=graph.refused(),
         )
+        subsets = delegated_subsets(delegate, offer)
         graph.link(subsets)
         nodes = [rows[i].node for subset in subsets for i in subset.items]
         summary = "%s delegate: %d nodes delegated out of %d nodes with %d partitions."

@@ -3,6 +3,8 @@
 The steps are those of delegates/utils/simple_delegate.cc (DelegatePrepare), for both interpreters.
 """
 
+import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -26,43 +28,49 @@ _ONCE = "CALL_ONCE"
 _NOT_KEPT = "its partition is not among those that the options allow"
 
 
-Rows = Sequence[Node | DelegatedNodes]
-Group = Callable[[AbstractSet[int]], Sequence[Subset]]  # positions in the plan -> its subsets
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """A graph that a host offers to a delegate.
+
+    Attributes:
+        context: the graph.
+        rows: its execution plan: nodes, and what other delegates run already.
+        group: partitions the plan for the positions that the delegate takes.
+        speed: of the host's kernels.
+        refused: why some nodes cannot be delegated at all, by position.
+        subgraph: the index of the subgraph, for the report.
+        is_called: whether an operator on the host calls the subgraph (the body of a loop).
+        is_initialization: whether only CALL_ONCE runs the subgraph.
+    """
+
+    context: DelegateContext
+    rows: Sequence[Node | DelegatedNodes]
+    group: Callable[[AbstractSet[int]], Sequence[Subset]]
+    speed: HostSpeed
+    refused: Mapping[int, str]
+    subgraph: int = 0
+    is_called: bool = False
+    is_initialization: bool = False
+
+    @functools.cached_property
+    def nodes(self) -> dict[int, Node]:
+        """The nodes that no delegate runs yet, by position."""
+        return {i: row for i, row in enumerate(self.rows) if isinstance(row, Node)}
 
 
-def delegated_subsets(
-    delegate: SimpleDelegate,
-    context: DelegateContext,
-    plan: Rows,
-    group: Group,
-    speed: HostSpeed,
-    *,
-    subgraph: int = 0,
-    is_called: bool = False,
-    is_initialization: bool = False,
-    refused: Mapping[int, str] | None = None,
-) -> Sequence[Subset]:
+def delegated_subsets(delegate: SimpleDelegate, offer: Offer) -> Sequence[Subset]:
     """Query a delegate about every node that no delegate runs yet, and report the partitioning.
 
     Args:
         delegate: its `reasons` and `on_partitioned` are called.
-        context: the graph.
-        plan: in execution order.
-        group: partitions the plan for the positions that the delegate takes.
-        speed: of the host's kernels.
-        subgraph: the index of the subgraph, for the report.
-        is_called: whether an operator on the host calls the subgraph (the body of a loop).
-        is_initialization: whether only CALL_ONCE runs the subgraph.
-        refused: why some nodes cannot be delegated at all, by position.
+        offer: the graph.
 
     Returns:
         The subsets of the plan, delegated or not.
     """
-    refused = refused or {}
-    least = _least_gain(delegate, plan, refused, speed) if refused or is_called else None
-    reasons = _reasons(delegate, context, plan, refused, least)
+    reasons = _reasons(delegate, offer)
     supported = {position for position, reason in reasons.items() if reason is None}
-    options = delegate.options
+    options, group = delegate.options, offer.group
     subsets = group(supported)
     kept = largest(
         subsets,
@@ -70,14 +78,13 @@ def delegated_subsets(
         min_nodes=options.min_nodes_per_partition,
     )
     declined = {}
-    if (is_called or len(kept) < len(plan)) and not _is_ranged(options):
-        declined = _declined(delegate, plan, group(kept), speed)
+    if (offer.is_called or len(kept) < len(offer.rows)) and not _is_ranged(options):
+        declined = _declined(delegate, offer, group(kept))
     if kept != supported or declined:
         subsets = group(kept - declined.keys())
-    reasons.update(declined)
-    rows = sorted(_rows(plan, subsets, reasons, is_initialization), key=lambda row: row.index)
+    rows = _report_rows(offer, subsets, reasons | declined)
     device = delegate.device_name or delegate.name
-    delegate.on_partitioned(DelegationReport(delegate.name, device, tuple(rows), subgraph))
+    delegate.on_partitioned(DelegationReport(delegate.name, device, rows, offer.subgraph))
     return subsets
 
 
@@ -86,72 +93,56 @@ def _is_ranged(options: PartitioningOptions) -> bool:
     return options.first_delegate_node_index > 0 or options.last_delegate_node_index < _LAST
 
 
-def _may_decline(options: PartitioningOptions) -> bool:
-    return options.min_gain > 0 and not _is_ranged(options)
-
-
-def _least_gain(
-    delegate: SimpleDelegate, plan: Rows, refused: Mapping[int, str], speed: HostSpeed
-) -> str | None:
+def _least_gain(delegate: SimpleDelegate, offer: Offer) -> str | None:
     """Why no partition can gain, whichever nodes it has: then no rule, and no jax, is needed."""
-    if _is_ranged(delegate.options):
+    is_whole = not (offer.refused or offer.is_called)  # a partition of all nodes need not gain
+    if is_whole or _is_ranged(delegate.options):
         return None
-    cost, min_gain = delegate.transfer_cost, delegate.options.min_gain
-    asked = (row for i, row in enumerate(plan) if isinstance(row, Node) and i not in refused)
+    speed, cost, min_gain = offer.speed, delegate.transfer_cost, delegate.options.min_gain
+    asked = (node for i, node in offer.nodes.items() if i not in offer.refused)
     nodes = [node for node in asked if gains_alone(node, speed, cost, min_gain)]
     return why_not_gaining(nodes, (), speed, cost, min_gain)
 
 
-def _reasons(
-    delegate: SimpleDelegate,
-    context: DelegateContext,
-    plan: Rows,
-    refused: Mapping[int, str],
-    declined: str | None,
-) -> dict[int, str | None]:
-    """By position in the plan: why a node stays with the host; None: the delegate can run it.
-
-    `declined` is why the delegate need not be asked; None: it is.
-    """
-    first = delegate.options.first_delegate_node_index
-    last = delegate.options.last_delegate_node_index
+def _reasons(delegate: SimpleDelegate, offer: Offer) -> dict[int, str | None]:
+    """By position in the plan: why a node stays with the host; None: the delegate can run it."""
+    options, declined = delegate.options, _least_gain(delegate, offer)
+    first, last = options.first_delegate_node_index, options.last_delegate_node_index
     outside = f"outside of first_delegate_node_index {first} .. last_delegate_node_index {last}"
     reasons: dict[int, str | None] = {}
     asked: dict[int, Node] = {}
-    for position, node in enumerate(plan):
-        if not isinstance(node, Node):
-            continue
-        if position in refused:
-            reasons[position] = refused[position]
+    for position, node in offer.nodes.items():
+        if position in offer.refused:
+            reasons[position] = offer.refused[position]
         elif declined is not None:
             reasons[position] = declined
         elif first <= node.index <= last:
             asked[position] = node
         else:
             reasons[position] = outside
-    answers = dict(zip(asked, delegate.reasons(context, tuple(asked.values())), strict=True))
-    if delegate.transfer_cost.copies_tables and _may_decline(delegate.options):
-        taken = [position for position, reason in answers.items() if reason is None]
-        answers |= why_on_host({i: n for i, n in enumerate(plan) if isinstance(n, Node)}, taken)
-    return reasons | answers
+    answers = delegate.reasons(offer.context, tuple(asked.values()))
+    reasons.update(zip(asked, answers, strict=True))
+    may_decline = options.min_gain > 0 and not _is_ranged(options)
+    if delegate.transfer_cost.copies_tables and may_decline:
+        reasons.update(why_on_host(offer.nodes, [i for i in asked if reasons[i] is None]))
+    return reasons
 
 
 def _declined(
-    delegate: SimpleDelegate, plan: Rows, subsets: Sequence[Subset], speed: HostSpeed
-) -> dict[int, str]:
+    delegate: SimpleDelegate, offer: Offer, subsets: Iterable[Subset]
+) -> dict[int, str | None]:
     """By position: why a partition that the delegate could run is not worth its hand-over."""
-    declined = {}
-    readers = Counter(i for row in plan for node in _nodes(row) for i in {*node.operator.inputs})
+    declined: dict[int, str | None] = {}
+    cost, min_gain = delegate.transfer_cost, delegate.options.min_gain
+    all_nodes = (node for row in offer.rows for node in _nodes(row))
+    readers = Counter(i for node in all_nodes for i in {*node.operator.inputs})
     for subset in subsets:
-        if not subset.is_delegated:
-            continue
-        nodes = [row for row in (plan[i] for i in subset.items) if isinstance(row, Node)]
-        crossing = _crossing(nodes, readers)
-        reason = why_not_gaining(
-            nodes, crossing, speed, delegate.transfer_cost, delegate.options.min_gain
-        )
-        if reason is not None:
-            declined.update(dict.fromkeys(subset.items, reason))
+        if subset.is_delegated:
+            nodes = [offer.nodes[i] for i in subset.items if i in offer.nodes]
+            crossing = _crossing(nodes, readers)
+            reason = why_not_gaining(nodes, crossing, offer.speed, cost, min_gain)
+            if reason is not None:
+                declined.update(dict.fromkeys(subset.items, reason))
     return declined
 
 
@@ -177,17 +168,18 @@ def _nodes(row: Node | DelegatedNodes) -> Sequence[Node]:
     return (row,) if isinstance(row, Node) else row.nodes
 
 
-def _rows(
-    plan: Rows, subsets: Iterable[Subset], reasons: Mapping[int, str | None], once: bool
-) -> Iterable[NodeReport]:
+def _report_rows(
+    offer: Offer, subsets: Iterable[Subset], reasons: Mapping[int, str | None]
+) -> tuple[NodeReport, ...]:
     taken = [subset for subset in subsets if subset.is_delegated]
     partitions = {i: number for number, subset in enumerate(taken) for i in subset.items}
-    for position, row in enumerate(plan):
-        if isinstance(row, Node):
-            yield _report(row, partitions.get(position), reasons[position] or _NOT_KEPT, once)
-        else:
-            taker = f"taken by {row.delegate}"
-            yield from (_report(node, None, taker, once) for node in row.nodes)
+    rows = []
+    for position, row in enumerate(offer.rows):
+        partition = partitions.get(position) if isinstance(row, Node) else None
+        for node in _nodes(row):
+            taker = reasons[position] if isinstance(row, Node) else f"taken by {row.delegate}"
+            rows.append(_report(node, partition, taker or _NOT_KEPT, offer.is_initialization))
+    return tuple(sorted(rows, key=lambda row: row.index))
 
 
 def _report(node: Node, partition: int | None, reason: str, once: bool) -> NodeReport:

@@ -1,6 +1,6 @@
 """A subgraph and its input shapes -> a plan: specs, and for each operator who runs it.
 
-A plan is a value: the interpreter, tools and servers plan alike, and none needs a runner to do so.
+A plan is a value: the interpreter, functions, tools and servers plan alike, without a runner.
 """
 
 import dataclasses
@@ -18,10 +18,11 @@ from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs, declared_specs, gather, propagate
 from jaxdelegate.passes.tensor_lists import with_list_updates
-from jaxdelegate.plan import node_subsets, padding, rebatching
+from jaxdelegate.plan import padding, rebatching
 from jaxdelegate.plan.fitting import remedy
 from jaxdelegate.plan.gain import REFERENCE
-from jaxdelegate.plan.partitioner import delegated_subsets
+from jaxdelegate.plan.node_subsets import Subset, independent_subsets
+from jaxdelegate.plan.partitioner import Offer, delegated_subsets
 from jaxdelegate.plan.steps import (
     PlannedOperator,
     PlannedPartition,
@@ -134,6 +135,7 @@ class Delegation:
         why_not: why an operator must stay on the host, whatever delegates say; None: it need not.
         preserve_all_tensors: every tensor must stay readable.
         may_rebatch: whether a batch may become single runs, for delegates that rebatch.
+        is_function: whether XLA runs the whole graph, without a delegate: see `plan.whole`.
     """
 
     delegates: Sequence[SimpleDelegate] = ()
@@ -142,6 +144,7 @@ class Delegation:
     why_not: Callable[[Node], str | None] = lambda _: None
     preserve_all_tensors: bool = False
     may_rebatch: bool = False
+    is_function: bool = False
 
     @property
     def rebatches(self) -> bool:
@@ -194,13 +197,9 @@ def _why_not_at_once(entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedB
 
 
 def _rebatch_remedy(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> str:
+    """What an error should add if the inputs have a batch, and the file fixes 1."""
     if not delegation.may_rebatch or delegation.rebatches:
         return ""
-    return batch_remedy(entry, shapes)
-
-
-def batch_remedy(entry: EntryPoint, shapes: Shapes) -> str:
-    """What an error should add if the inputs have a batch, and the file fixes 1."""
     declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
     return rebatching.remedy(declared, shapes)
 
@@ -254,7 +253,8 @@ def _steps(
     delegation: Delegation,
     slices: BatchSlices | None,
 ) -> tuple[PlannedStep, ...]:
-    nodes = entry.nodes(specs, as_in_file=not delegation.delegates)
+    is_compiled = bool(delegation.delegates) or delegation.is_function
+    nodes = entry.nodes(specs, as_in_file=not is_compiled)
     steps: tuple[PlannedStep, ...] = tuple(map(PlannedOperator, nodes))
     for delegate in delegation.delegates:
         steps = _applied(delegate, entry, specs, shapes, delegation, steps=steps, slices=slices)
@@ -274,19 +274,19 @@ def _applied(
     """The steps after a delegate chose among the operators that are left (simple_delegate.cc)."""
     left = {i: s.node for i, s in enumerate(steps) if isinstance(s, PlannedOperator)}
     reasons = {i: delegation.why_not(node) for i, node in left.items()}
-    subsets = delegated_subsets(
-        delegate,
+    offer = Offer(
         _Unallocated(specs, tuple(left.values()), tuple(sorted(shapes.items())), delegation),
         [step.row for step in steps],
-        lambda chosen: node_subsets.independent_subsets(steps, chosen),
-        REFERENCE,
-        subgraph=entry.subgraph.index,
+        group=lambda chosen: independent_subsets(steps, chosen),
+        speed=REFERENCE,
         refused={i: reason for i, reason in reasons.items() if reason is not None},
+        subgraph=entry.subgraph.index,
     )
+    subsets = delegated_subsets(delegate, offer)
     readers = Counter(i for step in steps for i in step.reads)
     readers.update(entry.subgraph.outputs)
 
-    def replaced(subset: node_subsets.Subset) -> Sequence[PlannedStep]:
+    def replaced(subset: Subset) -> Sequence[PlannedStep]:
         inside = [steps[i] for i in subset.items]
         if not subset.is_delegated:
             return inside

@@ -4,11 +4,12 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxdelegate.errors import DelegationError, InterpreterError
+from jaxdelegate.errors import DelegationError
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import reads_and_writes
-from jaxdelegate.plan.planner import EntryPoint, batch_remedy
+from jaxdelegate.plan.planner import Delegation, EntryPoint, plan
+from jaxdelegate.plan.steps import PlannedOperator
 from jaxdelegate.simple_delegate import Node
 from jaxdelegate.text import printable
 
@@ -62,13 +63,11 @@ class WholePlans:
     def _planned(self, shapes: Shapes) -> WholePlan:
         by_tensor = dict(zip(self._inputs, (tuple(s) for s in shapes), strict=True))
         wanted = {**self._entry.declared_shapes, **by_tensor}
-        try:
-            specs = self._entry.specs(wanted)
-        except InterpreterError as error:
-            raise InterpreterError(f"{error}{batch_remedy(self._entry, wanted)}") from error
-        nodes = tuple(node for node in self._entry.nodes(specs) if node.name != _CALL_ONCE)
+        planned = plan(self._entry, wanted, Delegation(may_rebatch=True, is_function=True))
+        operators = (s.node for s in planned.steps if isinstance(s, PlannedOperator))
+        nodes = tuple(node for node in operators if node.name != _CALL_ONCE)
         computed = [i for i in self._outputs if i not in self._inputs]
-        return WholePlan(nodes, dict(enumerate(specs)), tuple(dict.fromkeys(computed)))
+        return WholePlan(nodes, dict(enumerate(planned.specs)), tuple(dict.fromkeys(computed)))
 
 
 def _by_reason(refused: Sequence[tuple[Node, str]]) -> str:
