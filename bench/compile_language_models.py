@@ -28,7 +28,8 @@ from harness import append
 
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.device_weights import DeviceWeights
-from jaxdelegate.function import compilers, prepared
+from jaxdelegate.function import lowerings
+from jaxdelegate.function import weights as function_weights
 from jaxdelegate.lm.computation import Computation
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.program_spec import ProgramSpec, cache_arrays
@@ -71,8 +72,8 @@ def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -
 
     spec = ProgramSpec("decode", graph.decode.key, slots, graph.capacity, (0,), Variant())
     with (
-        mock.patch.object(compilers, "Compiler", compiler),
-        mock.patch.object(prepared, "ModelWeights", _Shapes),
+        mock.patch.object(lowerings, "Compiler", compiler),
+        mock.patch.object(function_weights, "ModelWeights", _Shapes),
     ):
         weights = DeviceWeights(client.of_jax(device))
         return Computation(model._models_for, view, graph, weights).program(spec)

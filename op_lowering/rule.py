@@ -104,18 +104,21 @@ class LoweringContext:
         """Whether to add floats in LiteRT's order, because a later operator quantizes them."""
         return self.quant_mode == "integer" and self.platform == "cpu" and self.quantized_later
 
-    def on_gpu(self, precision: PrecisionPolicy) -> Self:
-        """The context of an emulated GPU, on any device, under a precision policy."""
+    def without_kernels(self, **changes: Any) -> Self:
+        """The context without any of our kernels, which JAX cannot transform; other `changes`."""
         return dataclasses.replace(
             self,
-            platform="gpu",
-            precision=precision,
             native_kernels=False,
             native_bfloat16=False,
             adds_int8_products=False,
             triton_kernels=False,
             mosaic_kernels=False,
+            **changes,
         )
+
+    def on_gpu(self, precision: PrecisionPolicy) -> Self:
+        """The context of an emulated GPU, on any device, under a precision policy."""
+        return self.without_kernels(platform="gpu", precision=precision)
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

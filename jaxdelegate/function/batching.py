@@ -11,9 +11,8 @@ import numpy as np
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.function.arguments import fitting
 from jaxdelegate.function.mode import AS_STORED, Mode
-from jaxdelegate.function.records import Batching, Parameter
+from jaxdelegate.function.records import Batching, Parameter, Params
 from jaxdelegate.function.subgraph import SubgraphFunction
-from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Tensor
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.passes.by_image import why_not_by_image
@@ -208,6 +207,9 @@ class BatchedFunction:
             plan.outputs,
             single=image.specs,
         )
+
+
+Function = SubgraphFunction | BatchedFunction
 
 
 def _first(tensor: Tensor) -> int:

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.function.arguments import check_saved
 from jaxdelegate.function.functions import Functions
-from jaxdelegate.function.mode import FileIo
 from jaxdelegate.function.model import CallableModel
+from jaxdelegate.function.records import Params
+from jaxdelegate.function.saving.saving import FileIo
 from jaxdelegate.function.sharded import ShardedModel
 from jaxdelegate.function.views import whole
-from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.limits import Limits

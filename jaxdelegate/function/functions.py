@@ -13,23 +13,24 @@ import numpy as np
 
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.errors import DelegationError, TensorError
-from jaxdelegate.function.apply import Function, Names
-from jaxdelegate.function.batching import BatchedFunction
-from jaxdelegate.function.compilers import Compilers
-from jaxdelegate.function.parameters import Leaves
+from jaxdelegate.function.batching import BatchedFunction, Function
+from jaxdelegate.function.leaves import Leaves
+from jaxdelegate.function.lowerings import Compilers
 from jaxdelegate.function.records import (
+    Names,
+    Params,
     Signature,
     TensorInfo,
     computed_names,
     info_of,
+    positional_and_named,
     unique_names,
 )
-from jaxdelegate.function.selected import named_infos, selected, signatures_of
+from jaxdelegate.function.signatures import named_infos, selected, signatures_of
 from jaxdelegate.function.states import ModelStates
-from jaxdelegate.function.subgraph import SubgraphFunction
-from jaxdelegate.function.training import Trainable
+from jaxdelegate.function.subgraph import Ends, ModelContext, SubgraphFunction
+from jaxdelegate.function.training.trainable import Trainable
 from jaxdelegate.function.views import View
-from jaxdelegate.function.weights import Params
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, SignatureDef, Tensor
 from jaxdelegate.model.source import Source
@@ -38,8 +39,6 @@ from jaxdelegate.pjrt.client import check_process
 from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
-
-Ends = tuple[int, tuple[int, ...], tuple[int, ...]]  # subgraph, inputs, outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,24 +67,27 @@ class Functions:
         self.file, self.view, self.source = file, view, source
         self.graph = selected(file, view)
         self.trainable = Trainable(file.subgraphs)
-        self._states = ModelStates(
-            self.graph.subgraphs,
-            functools.partial(resources_after, subgraphs=self.graph.subgraphs, limits=view.limits),
-        )
-        self._compilers = Compilers(view, weights)
-        self._arrays: Params = {}
+        self._weights = weights
         self._functions: dict[Ends, Function] = {}
         self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _context(self) -> ModelContext:
+        subgraphs, view = self.graph.subgraphs, self.view
+        assigned = functools.partial(resources_after, subgraphs=subgraphs, limits=view.limits)
+        return ModelContext(
+            self.graph,
+            view,
+            trainable=self.trainable,
+            states=ModelStates(subgraphs, assigned),
+            compilers=Compilers(view, self._weights),
+            leaves=Leaves(subgraphs, as_floats=view.options.quant_mode == "float_view"),
+        )
 
     @functools.cached_property
     def signatures(self) -> dict[str, Signature]:
         """The signatures by key, with -1 for free dimensions."""
         return signatures_of(self.graph, self.view.limits)
-
-    @functools.cached_property
-    def _leaves(self) -> Leaves:
-        as_floats = self.view.options.quant_mode == "float_view"
-        return Leaves(self.graph.subgraphs, as_floats=as_floats)
 
     @functools.cached_property
     def main(self) -> Signature:
@@ -113,9 +115,7 @@ class Functions:
         ends = self._ends(key)
         with self._lock:
             if ends not in self._functions:
-                single = self._single(*ends)
-                batch = self.view.batch
-                self._functions[ends] = single if batch is None else BatchedFunction(single, batch)
+                self._functions[ends] = self._function(ends)
             return self._functions[ends]
 
     def declare(self, key: str | None, shapes: Mapping[str, Shape]) -> None:
@@ -124,24 +124,11 @@ class Functions:
         if isinstance(function, SubgraphFunction):
             function.declare(tuple(shapes[name] for name in self.names_of(key).inputs))
 
-    def _single(
-        self, subgraph: int, inputs: tuple[int, ...], outputs: tuple[int, ...]
-    ) -> SubgraphFunction:
-        ends = self.view.inputs, self.view.outputs, subgraph, inputs, outputs
-        return SubgraphFunction(
-            self.graph,
-            subgraph,
-            inputs,
-            outputs,
-            self.view.options,
-            self.view.limits,
-            trainable=self.trainable,
-            states=self._states,
-            compilers=self._compilers,
-            leaves=self._leaves,
-            arrays=self._arrays,
-            key=GraphKey(self.file, ends, os.path.basename(self.file.source)),
-        )
+    def _function(self, ends: Ends) -> Function:
+        entry = self.view.inputs, self.view.outputs, *ends
+        key = GraphKey(self.file, entry, os.path.basename(self.file.source))
+        single, batch = SubgraphFunction(self._context, ends, key), self.view.batch
+        return single if batch is None else BatchedFunction(single, batch)
 
     def initial_state(self, key: str | None, io: str) -> Params:
         """The initial states of a signature, by name; None: those of all signatures."""
@@ -159,9 +146,9 @@ class Functions:
     def _ends(self, key: str | None) -> Ends:
         if key is None:
             main = self.graph.subgraphs[0]
-            return 0, main.inputs, main.outputs
+            return Ends(0, main.inputs, main.outputs)
         s = self._by_key(key)
-        return s.subgraph, tuple(s.inputs.values()), tuple(s.outputs.values())
+        return Ends(s.subgraph, tuple(s.inputs.values()), tuple(s.outputs.values()))
 
     def called(
         self,
@@ -176,11 +163,7 @@ class Functions:
             inputs: positional inputs, or a single dictionary.
             named: inputs by name.
         """
-        if inputs and named:
-            raise TensorError("call a model with positional or with named inputs, not with both")
-        first = inputs[0] if len(inputs) == 1 else None
-        if isinstance(first, Mapping):
-            inputs, named = (), first
+        inputs, named = positional_and_named("a model", inputs, named)
         if inputs and isinstance(inputs[0], Mapping):
             raise TensorError(
                 "model(params, ...): params are for the apply of model.function(); "
@@ -190,7 +173,7 @@ class Functions:
             return run(None, inputs)
         key = self.key_for(named)
         names = self.names_of(key)
-        return dict(zip(names.outputs, run(key, names.in_order(named)), strict=True))
+        return names.named(run(key, names.in_order(named)))
 
     def names_of(self, key: str | None) -> Names:
         if key is None:

@@ -4,19 +4,10 @@ import dataclasses
 from typing import Literal, get_args
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.function.forms import PLATFORMS
-from jaxdelegate.model.io_types import Side
-from jaxdelegate.op_lowering.records.enums import TensorType
 
+# jax's names of platforms, which exports accept, and those that rules use.
+PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "gpu": "gpu", "tpu": "tpu"}
 Io = Literal["file", "float"]
-FileIo = Literal["file", "float", "float32", "int8", "uint8", "int16"]  # "float" is "float32"
-_TYPES = {
-    "float": TensorType.FLOAT32,
-    "float32": TensorType.FLOAT32,
-    "int8": TensorType.INT8,
-    "uint8": TensorType.UINT8,
-    "int16": TensorType.INT16,
-}
 Weights = Literal["file", "fake_quantized", "prepared"]
 Ranges = Literal["kept", "learned"]
 
@@ -37,6 +28,11 @@ class Mode:
     platform: str | None = None
     weights: Weights = "file"
     ranges: Ranges = "kept"
+
+    @property
+    def device(self) -> str | None:
+        """The only platform by the name that rules and options use."""
+        return None if self.platform is None else PLATFORMS[self.platform]
 
     @property
     def on_grid(self) -> bool:
@@ -74,16 +70,3 @@ def checked(mode: Mode, quant_mode: str) -> Mode:
             f"quant_mode={quant_mode!r}: load it with quant_mode='float_view', the default"
         )
     return mode
-
-
-def io_types(io: FileIo | tuple[FileIo, FileIo]) -> dict[Side, TensorType]:
-    """The types of a file's quantized inputs and outputs to which `io` of `save` changes them."""
-    pair = io if isinstance(io, tuple) else (io, io)
-    known = get_args(FileIo)
-    if len(pair) != 2 or any(name not in known for name in pair):
-        raise OptionError(
-            f"save: io: expected one of {', '.join(map(repr, known))}, or a pair for inputs and "
-            f"outputs, got {io!r}"
-        )
-    named = zip(get_args(Side), pair, strict=True)
-    return {side: _TYPES[name] for side, name in named if name != "file"}

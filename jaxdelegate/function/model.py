@@ -10,16 +10,24 @@ import jax
 import numpy as np
 
 from jaxdelegate.errors import ModelError, OptionError, TensorError
-from jaxdelegate.function import exporting, saving
+from jaxdelegate.function import exporting
 from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.arguments import check_alive, check_leaves, check_saved
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
-from jaxdelegate.function.mode import FileIo, Io, Mode, Ranges, Weights, checked
-from jaxdelegate.function.records import Batching, Parameter, Scale, Signature, TensorInfo
+from jaxdelegate.function.mode import Io, Mode, Ranges, Weights, checked
+from jaxdelegate.function.records import (
+    Batching,
+    Parameter,
+    Params,
+    Scale,
+    Signature,
+    TensorInfo,
+)
+from jaxdelegate.function.saving import saving
+from jaxdelegate.function.saving.saving import FileIo
 from jaxdelegate.function.sharded import ShardedModel
 from jaxdelegate.function.weight_shardings import WeightShardings
-from jaxdelegate.function.weights import Params
 from jaxdelegate.model.records import Model
 from jaxdelegate.options import DelegateOptions
 

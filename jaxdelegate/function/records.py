@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxdelegate.errors import TensorError
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.quant.params import Quantization
 
 if TYPE_CHECKING:
     from jaxdelegate.model.records import Subgraph, Tensor
+
+Params = dict[str, Any]  # arrays by name
+Place = tuple[int, int]  # subgraph, tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -114,6 +118,36 @@ class Batching:
         return f"{self.how}: {self.reason}" if self.reason else self.how
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Names:
+    """The inputs and outputs of a function, in order."""
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+
+    def in_order(self, named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Named inputs in the function's order."""
+        if set(named) != set(self.inputs):
+            raise TensorError(
+                f"the inputs are named {sorted(named)}, the model's {sorted(self.inputs)}"
+            )
+        return tuple(named[name] for name in self.inputs)
+
+    def named(self, results: Sequence[Any]) -> dict[str, Any]:
+        """Outputs by name."""
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def positional_and_named(
+    what: str, inputs: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The arguments of a call of `what`: a single dictionary has the meaning of `named`."""
+    if inputs and named:
+        raise TensorError(f"call {what} with positional or with named inputs, not with both")
+    is_named = len(inputs) == 1 and isinstance(inputs[0], Mapping)
+    return ((), inputs[0]) if is_named else (inputs, named)
+
+
 def info_of(tensor: Tensor, shape: Shape, name: str | None = None) -> TensorInfo:
     """A tensor's record, with the shape that users see, and its own or another name."""
     return TensorInfo(
@@ -135,6 +169,16 @@ def unique_names(
         names.append(f"{name}#{i}" if name in taken else name)
         taken.add(names[-1])
     return names
+
+
+def unique_name(name: str, place: Place, taken: Collection[str], suffix: str = "") -> str:
+    """A tensor's name in a whole model, made unique by its subgraph (unless 0) and index."""
+    subgraph, tensor = place
+    name = name or f"tensor_{tensor}"
+    if name + suffix not in taken:
+        return name + suffix
+    at = f"{tensor}" if subgraph == 0 else f"{subgraph}.{tensor}"
+    return f"{name}#{at}{suffix}"
 
 
 def computed_names(subgraph: Subgraph) -> dict[str, int]:

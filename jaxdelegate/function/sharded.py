@@ -9,11 +9,11 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from jaxdelegate.errors import OptionError, TensorError
-from jaxdelegate.function.apply import Function
 from jaxdelegate.function.arguments import check_alive, check_names
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import Io, Mode, checked
+from jaxdelegate.function.records import Params, positional_and_named
 from jaxdelegate.function.weight_shardings import (
     REPLICATED,
     Specs,
@@ -21,7 +21,6 @@ from jaxdelegate.function.weight_shardings import (
     check_axes,
     weight_specs,
 )
-from jaxdelegate.function.weights import Params
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt.client import on_purpose
 from jaxdelegate.xla.options import platform_of
@@ -210,7 +209,7 @@ class ShardedApply:
         """
         self._functions, self._signature, self._mode = functions, signature, mode
         self._over, self._specs = over_mesh, specs
-        self._function: Function = functions.function_of(signature)
+        self._function = functions.function_of(signature)
         self._jitted = jax.jit(self._call)
 
     @property
@@ -248,14 +247,13 @@ class ShardedApply:
                 "the initial state. To keep states on a mesh, use the apply of model.function() in "
                 "jax.shard_map"
             )
-        if inputs and named:
-            raise TensorError("call apply with positional or with named inputs, not with both")
         check_names("params", params, ())
+        inputs, by_name = positional_and_named("apply", inputs, named)
         names = self._functions.names_of(self._signature)
-        given = names.in_order(named) if named else inputs
-        arrays = self.laid_out(self._function.checked(given, self._mode.io))
-        results = self.on_mesh(params, arrays)
-        return dict(zip(names.outputs, results, strict=True)) if named else results
+        given = names.in_order(by_name) if by_name else inputs
+        arrays = self._function.checked(given, self._mode.io)
+        results = self.on_mesh(params, self.laid_out(arrays))
+        return names.named(results) if by_name else results
 
     def laid_out(self, arrays: Sequence[Any]) -> list[Any]:
         """Move checked inputs to the mesh, except traced ones, which `on_mesh` lays out.

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxdelegate.errors import TensorError, UnassignedError
 from jaxdelegate.function.arguments import check_alive, check_names
+from jaxdelegate.function.records import Params, Place, unique_name
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.model.records import Subgraph, Tensor
 from jaxdelegate.op_lowering.resources.reference import handle_key, var_handle
@@ -17,8 +18,6 @@ from jaxdelegate.passes.explicit_state import ExplicitStates, state_zero, with_e
 from jaxdelegate.pjrt import client
 
 _HANDLE = "VAR_HANDLE"
-
-State = dict[str, Any]
 
 
 class ModelStates:
@@ -39,7 +38,7 @@ class ModelStates:
         self._assigned: dict[int, Mapping[Hashable, np.ndarray]] = {}
 
     @functools.cached_property
-    def _names(self) -> Mapping[tuple[int, int], str]:
+    def _names(self) -> Mapping[Place, str]:
         """The names by subgraph and tensor."""
         resources = _resource_names(self._subgraphs)
         taken, names = set(resources.values()), {}
@@ -48,7 +47,7 @@ class ModelStates:
             for tensor in (t for t in subgraph.tensors if t.is_variable):
                 name = resources.get(explicit.resources.get(tensor.index))
                 if name is None:
-                    name = _unique(subgraph.index, tensor, taken)
+                    name = unique_name(tensor.name, (subgraph.index, tensor.index), taken)
                     taken.add(name)
                 names[subgraph.index, tensor.index] = name
         return names
@@ -97,13 +96,6 @@ def _resource_names(subgraphs: Sequence[Subgraph]) -> dict[Hashable | None, str]
     return names
 
 
-def _unique(subgraph: int, tensor: Tensor, taken: set[str]) -> str:
-    name = tensor.name or f"tensor_{tensor.index}"
-    if name not in taken:
-        return name
-    return f"{name}#{tensor.index}" if subgraph == 0 else f"{name}#{subgraph}.{tensor.index}"
-
-
 class States:
     """Variable tensors, resource variables and random generators of a subgraph.
 
@@ -132,7 +124,7 @@ class States:
     def _resources(self) -> Mapping[Hashable, np.ndarray]:
         return self._initial_values()
 
-    def initial(self, io: str = "file") -> State:
+    def initial(self, io: str = "file") -> Params:
         """The initial value of each state, by name."""
         with jax.enable_x64(True), jax.ensure_compile_time_eval(), client.on_purpose():
             values = {t: jnp.asarray(self._initial_value(t)) for t in self._variables}
@@ -140,7 +132,7 @@ class States:
                 values = {t: fake_quantization.enter(v, t.spec()) for t, v in values.items()}
             return {self.names[t.index]: value for t, value in values.items()}
 
-    def for_call(self, io: str = "file") -> State:
+    def for_call(self, io: str = "file") -> Params:
         """The initial states for a call without states.
 
         Raises:
@@ -157,7 +149,7 @@ class States:
                 )
         return self.initial(io)
 
-    def fitting(self, state: Any) -> State:
+    def fitting(self, state: Any) -> Params:
         """Select this subgraph's states from those that a caller gives, and check them."""
         check_names("state", state, self.names.values())
         for tensor in self._variables:
@@ -170,7 +162,7 @@ class States:
                 )
         return {name: state[name] for name in self.names.values()}
 
-    def with_random_key(self, key: Any, state: State | None, io: str = "file") -> State:
+    def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
         """The state (None: the initial one) with random generators seeded by a key."""
         generators = [self.names[i] for i in sorted(self._explicit.initial)]
         if not generators:

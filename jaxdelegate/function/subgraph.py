@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +14,21 @@ from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError, TensorError
-from jaxdelegate.function import forms
 from jaxdelegate.function.arguments import device_of, dtype_of, fitting
-from jaxdelegate.function.compilers import Compilers
-from jaxdelegate.function.lowerings import Lowerings
+from jaxdelegate.function.leaves import Leaves
+from jaxdelegate.function.lowerings import Compilers, Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
-from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.prepared import PreparedFunction, without_derivatives
-from jaxdelegate.function.records import Parameter
+from jaxdelegate.function.records import Parameter, Params
 from jaxdelegate.function.states import ModelStates
-from jaxdelegate.function.training import Trainable
-from jaxdelegate.function.weights import Params, SubgraphWeights
+from jaxdelegate.function.training.trainable import Trainable
+from jaxdelegate.function.views import View
+from jaxdelegate.function.weights import FileWeights, PreparedWeights
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.options import DelegateOptions
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
-from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.pjrt import client
 from jaxdelegate.plan.planner import EntryPoint
@@ -65,78 +61,83 @@ class Lowering:
     states: tuple[jax.Array, ...]
 
 
+class Ends(NamedTuple):
+    """A subgraph, with the tensors that are its function's inputs and outputs."""
+
+    subgraph: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelContext:
+    """What the functions of a model share."""
+
+    graph: Model
+    view: View
+    trainable: Trainable
+    states: ModelStates
+    compilers: Compilers
+    leaves: Leaves
+    arrays: Params = dataclasses.field(default_factory=dict)  # weights in the file's layout
+
+
 class SubgraphFunction:
     """One subgraph with given inputs and outputs, lowered once for each set of input shapes."""
 
-    def __init__(
-        self,
-        graph: Model,
-        subgraph_index: int,
-        inputs: tuple[int, ...],
-        outputs: tuple[int, ...],
-        options: DelegateOptions,
-        limits: Limits,
-        trainable: Trainable,
-        states: ModelStates,
-        compilers: Compilers,
-        leaves: Leaves,
-        arrays: Params,
-        key: GraphKey,
-    ) -> None:
-        self._compilers = compilers
-        self._options = options
-        self._subgraphs = Subgraphs(graph.subgraphs)
-        entry = EntryPoint(graph.subgraphs[subgraph_index], self._subgraphs, limits)
+    def __init__(self, model: ModelContext, ends: Ends, key: GraphKey) -> None:
+        subgraphs, most = Subgraphs(model.graph.subgraphs), model.view.options.max_programs
+        entry = EntryPoint(subgraphs[ends.subgraph], subgraphs, model.view.limits)
+        self._compilers, self._options = model.compilers, model.view.options
         self._subgraph = entry.subgraph
-        self._inputs, self.outputs = inputs, outputs
-        constants = ((i, entry.declared[i].const) for i in outputs)
+        _, self._inputs, self.outputs = ends
+        constants = ((i, entry.declared[i].const) for i in ends.outputs)
         self._constants = {i: value for i, value in constants if value is not None}
-        self._plans = WholePlans(entry, inputs, outputs, options.max_programs)
-        self._states = states.of(entry.explicit)
+        self._plans = WholePlans(entry, ends.inputs, ends.outputs, most)
+        self._states = model.states.of(entry.explicit)
         self._lowerings = Lowerings(
-            self._subgraphs, subgraph_index, inputs, self._plans, compilers.traced, trainable
+            subgraphs,
+            ends.subgraph,
+            ends.inputs,
+            self._plans,
+            model.compilers.traced,
+            model.trainable,
         )
-        self._weights = SubgraphWeights(
-            self._subgraphs,
+        self._file_weights = FileWeights(
+            subgraphs,
             self._subgraph,
             lowerings=self._lowerings,
-            leaves=leaves,
-            trainable=trainable,
-            arrays=arrays,
+            leaves=model.leaves,
+            trainable=model.trainable,
+            arrays=model.arrays,
         )
-        self._prepared = PreparedFunction(
-            inputs,
-            tuple(t.shape for t in self.tensors()),
-            self._plans,
-            compilers,
-            options.max_programs,
-        )
+        declared = tuple(t.shape for t in self.tensors())
+        self._prepared = PreparedWeights(ends.inputs, declared, self._plans, model.compilers, most)
         self._key, self._state = key, GraphState()
         # Programs that the process still has in memory.
         self._programs: MutableMapping[Hashable, Program] = weakref.WeakValueDictionary()
-        self._jitted: LruCache[Hashable, Callable[..., Any]] = LruCache(options.max_programs)
+        self._jitted: LruCache[Hashable, Callable[..., Any]] = LruCache(most)
 
     # ---- parameters
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        return self._weights.parameters
+        return self._file_weights.parameters
 
     @property
     def params(self) -> Params:
-        return self._weights.params
+        return self._file_weights.params
 
     def leaves(self, mode: Mode) -> Params:
-        if self._is_prepared(mode):
-            return self._prepared.leaves(_platform(mode))
-        return self._weights.leaves(mode)
+        return self._weights(mode).leaves(mode)
 
     def declare(self, shapes: Shapes) -> None:
         """The inputs' shapes for which prepared weights are lowered first."""
         self._prepared.declare(shapes)
 
-    def _is_prepared(self, mode: Mode) -> bool:
-        return mode.is_prepared and self._prepared.computes
+    def _weights(self, mode: Mode) -> FileWeights | PreparedWeights:
+        is_prepared = mode.is_prepared and self._prepared.computes
+        return self._prepared if is_prepared else self._file_weights
 
     # ---- programs as for a delegate
 
@@ -234,10 +235,7 @@ class SubgraphFunction:
                 initial states.
             mode: how it computes.
         """
-        if self._is_prepared(mode):
-            params = self._prepared.fitting(params, _platform(mode))
-        else:
-            params = self._weights.fitting(params, mode)
+        params = self._weights(mode).fitting(params, mode)
         own = None if state is None else self._states.fitting(state)
         # The jitted function must get the inputs' 64-bit dtypes.
         with jax.enable_x64(True), client.on_purpose():
@@ -256,8 +254,8 @@ class SubgraphFunction:
         with jax.enable_x64(True):
             (partition,) = self._lowerings.by_platform(shapes, platform, learns=False).values()
             given = self.params if params is None else params
-            leaves = self._weights.fitting(given, AS_STORED)
-            weights = self._weights.read_by(partition, leaves, AS_STORED)
+            leaves = self._file_weights.fitting(given, AS_STORED)
+            weights = self._file_weights.read_by(partition, leaves, AS_STORED)
             initial = self.initial_state() if partition.states else {}
             states = tuple(initial[self._states.names[i]] for i in partition.states)
         return Lowering(partition, weights, states)
@@ -273,38 +271,10 @@ class SubgraphFunction:
     def _call(
         self, mode: Mode, params: Params, arrays: tuple[Any, ...], state: Params | None
     ) -> tuple[tuple[Any, ...], Params]:
-        shapes = tuple(a.shape for a in arrays)
         states = self._states.for_call(mode.io) if state is None else state
-        if self._is_prepared(mode):
-            with jax.enable_x64(True):
-                partition, weights = self._prepared.lowered(_platform(mode), shapes, params)
+        return self._weights(mode).call(self._compute, mode, params, arrays, states)
 
-                def run(values: Any, *rest: Any) -> tuple[tuple[Any, ...], Params]:
-                    known = dict(zip(weights, values, strict=True))
-                    return self._lowered_call(partition, mode, known, *rest)
-
-                return without_derivatives(run, list(weights.values()), arrays, states)
-        lowered = self._lowerings.by_platform(shapes, mode.platform, learns=mode.learns)
-        by_platform = {
-            name: functools.partial(self._call_with_leaves, partition, mode)
-            for name, partition in lowered.items()
-        }
-        with jax.enable_x64(True):
-            outputs, states = forms.for_platform(by_platform, params, arrays, states)
-        return outputs, states
-
-    def _call_with_leaves(
-        self,
-        partition: LoweredPartition,
-        mode: Mode,
-        params: Params,
-        arrays: tuple[Any, ...],
-        states: Params,
-    ) -> tuple[tuple[Any, ...], Params]:
-        weights = self._weights.read_by(partition, params, mode)
-        return self._lowered_call(partition, mode, weights, arrays, states)
-
-    def _lowered_call(
+    def _compute(
         self,
         partition: LoweredPartition,
         mode: Mode,
@@ -370,10 +340,6 @@ class SubgraphFunction:
 
     def plan(self, shapes: Shapes) -> WholePlan:
         return self._plans.plan(shapes)
-
-
-def _platform(mode: Mode) -> str | None:
-    return None if mode.platform is None else forms.PLATFORMS[mode.platform]
 
 
 def _with_advice(run: Callable[[], V]) -> V:

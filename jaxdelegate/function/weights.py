@@ -1,33 +1,42 @@
-"""The weights of a subgraph: their records and values, and their form for its operators."""
+"""The weights of a subgraph's function: as in the file, or prepared for a device."""
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.errors import OptionError, TensorError
+from jaxdelegate.errors import GradientError, OptionError, TensorError
 from jaxdelegate.function.arguments import check_alive, check_names
-from jaxdelegate.function.lowerings import Lowerings
+from jaxdelegate.function.leaves import Leaves
+from jaxdelegate.function.lowerings import Compilers, Lowerings, for_platform
 from jaxdelegate.function.mode import Mode
-from jaxdelegate.function.parameters import Leaves
-from jaxdelegate.function.records import Parameter, Scale
-from jaxdelegate.function.training import Trainable
+from jaxdelegate.function.records import Parameter, Params, Place, Scale
+from jaxdelegate.function.training.trainable import Trainable
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
+from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.passes.propagation import declared_specs, subgraph_specs
 from jaxdelegate.pjrt import client
+from jaxdelegate.plan.whole import Shapes, WholePlans
+from jaxdelegate.simple_delegate import DelegateParams
+from jaxdelegate.xla.aot import resident_array, split_weights
+from jaxdelegate.xla.weights import ModelWeights
 
-Params = dict[str, Any]
+_SOURCE = "model.function(weights='prepared') returns what this apply takes"
+
+Results = tuple[tuple[Any, ...], Params]  # outputs and states
+# Computes a partition in a mode from weights, inputs and states.
+Compute = Callable[[LoweredPartition, Mode, Mapping[Weight, Any], tuple[Any, ...], Params], Results]
 
 
-class SubgraphWeights:
-    """The leaves that a subgraph reads, and its trainable scales."""
+class FileWeights:
+    """The leaves that a subgraph reads, in the file's layout, and its trainable scales."""
 
     def __init__(
         self,
@@ -38,6 +47,7 @@ class SubgraphWeights:
         trainable: Trainable,
         arrays: Params,
     ) -> None:
+        """`arrays`: those of all functions of the model."""
         self._subgraphs, self._subgraph = subgraphs, subgraph
         self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
         self._scales: dict[Mode, dict[str, Scale]] = {}
@@ -48,22 +58,19 @@ class SubgraphWeights:
         return self._lowerings.declared(learns=False)
 
     @functools.cached_property
-    def parameters(self) -> dict[str, Parameter]:
-        """A record for each leaf of `params`, by name."""
-        found = {}
-        for weight in self._parameters_of(self._declared):
-            place = self._place(weight)
-            value = self._declared.constant(weight)
-            found[self._leaves.name(*place)] = self._leaves.parameter(*place, value)
-        return found
+    def _values(self) -> dict[str, tuple[Place, np.ndarray]]:
+        """A place and the file's value of each leaf, by name."""
+        places = {w: self._place(w) for w in self._parameters_of(self._declared)}
+        return {
+            self._leaves.name(*place): (place, self._declared.constant(weight))
+            for weight, place in places.items()
+        }
 
     @functools.cached_property
-    def _values(self) -> dict[str, np.ndarray]:
-        """The file's values of the leaves, by name."""
-        return {
-            self._leaves.name(*self._place(weight)): self._declared.constant(weight)
-            for weight in self._parameters_of(self._declared)
-        }
+    def parameters(self) -> dict[str, Parameter]:
+        """A record for each leaf of `params`, by name."""
+        rows = self._values.items()
+        return {name: self._leaves.parameter(*place, value) for name, (place, value) in rows}
 
     @property
     def params(self) -> Params:
@@ -76,7 +83,7 @@ class SubgraphWeights:
         lost = [name for name, array in found.items() if array is None or array.is_deleted()]
         if lost:  # concrete arrays, also during a trace
             with jax.enable_x64(True), jax.ensure_compile_time_eval(), client.on_purpose():
-                found.update((name, jnp.asarray(self._values[name])) for name in lost)
+                found.update((name, jnp.asarray(self._values[name][1])) for name in lost)
             self._arrays.update((name, found[name]) for name in lost)
         return found
 
@@ -89,7 +96,7 @@ class SubgraphWeights:
     def scales(self, mode: Mode) -> dict[str, Scale]:
         """The trained scales by name: of activations, and of weights that are rounded to grids."""
         if mode not in self._scales:
-            places = [self._place(weight) for weight in self._parameters_of(self._declared)]
+            places = [place for place, _ in self._values.values()]
             if mode.on_grid and not any(map(self._trainable.is_weight, places)):
                 raise OptionError("weights='fake_quantized': the model has no quantized weights")
             found = self._used_scales(mode, places) if mode.learns else set()
@@ -99,7 +106,7 @@ class SubgraphWeights:
             self._scales[mode] = {name: known[name] for name in known if name in found}
         return self._scales[mode]
 
-    def _used_scales(self, mode: Mode, places: Iterable[tuple[int, int]]) -> set[str]:
+    def _used_scales(self, mode: Mode, places: Iterable[Place]) -> set[str]:
         partition = self._lowerings.declared(learns=True)
         activations = [self._place(w) for w in partition.preparations if w.is_scale]
         found = {self._trainable.by_place[place] for place in activations}
@@ -107,9 +114,7 @@ class SubgraphWeights:
         return found | {name for name in of_weights if name is not None}
 
     def _parameters_of(self, partition: LoweredPartition) -> Iterable[Weight]:
-        for weight in partition.preparations:
-            if self._is_parameter(partition, weight):
-                yield weight
+        return (w for w in partition.preparations if self._is_parameter(partition, w))
 
     def _is_parameter(self, partition: LoweredPartition, weight: Weight) -> bool:
         if weight.is_scale:
@@ -131,7 +136,7 @@ class SubgraphWeights:
         specs = subgraph_specs(self._subgraph, anything, self._subgraphs)
         return frozenset(i for i, spec in enumerate(specs) if spec.const is not None)
 
-    def _place(self, weight: Weight) -> tuple[int, int]:
+    def _place(self, weight: Weight) -> Place:
         subgraph = self._subgraph.index if weight.subgraph is None else weight.subgraph
         return subgraph, weight.tensor
 
@@ -169,3 +174,138 @@ class SubgraphWeights:
                     f"apply: params[{name!r}]: expected the shape {list(shape)}, got {list(given)}"
                 )
         return {name: params[name] for name in wanted}
+
+    def call(
+        self, compute: Compute, mode: Mode, params: Params, arrays: tuple[Any, ...], states: Params
+    ) -> Results:
+        """The outputs and states, in each form that XLA may need."""
+
+        def form(partition: LoweredPartition, params: Params, *rest: Any) -> Results:
+            return compute(partition, mode, self.read_by(partition, params, mode), *rest)
+
+        shapes = tuple(a.shape for a in arrays)
+        lowered = self._lowerings.by_platform(shapes, mode.platform, learns=mode.learns)
+        forms = {name: functools.partial(form, partition) for name, partition in lowered.items()}
+        with jax.enable_x64(True):
+            outputs, states = for_platform(forms, params, arrays, states)
+        return outputs, states
+
+
+@dataclasses.dataclass(frozen=True)
+class _Lowered:
+    partition: LoweredPartition
+    arrays: Mapping[Weight, jax.Array]  # on the device
+    constants: Mapping[Weight, Any]  # small ones, which programs contain
+
+    @functools.cached_property
+    def named(self) -> Params:
+        """The arrays by name, after their tensors; equal arrays have one name."""
+        found: dict[int, str] = {}
+        taken: dict[str, int] = {}
+        for weight, array in self.arrays.items():
+            if id(array) in found:
+                continue
+            name = self.partition.specs[weight.tensor].name or f"tensor_{weight.tensor}"
+            taken[name] = taken.get(name, 0) + 1
+            found[id(array)] = name if taken[name] == 1 else f"{name}#{taken[name]}"
+        by_id = {id(array): array for array in self.arrays.values()}
+        return {name: by_id[i] for i, name in found.items()}
+
+
+class PreparedWeights:
+    """Weights for inference, as the programs of a device read them.
+
+    A delegate's compiler lowers the subgraph for the device, once for each set of input shapes.
+    """
+
+    def __init__(
+        self,
+        inputs: tuple[int, ...],
+        declared: Shapes,
+        plans: WholePlans,
+        compilers: Compilers,
+        most: int,
+    ) -> None:
+        """`declared` are the shapes of the file, `most` how many others are remembered."""
+        self._inputs, self._declared, self._plans = inputs, declared, plans
+        self._compilers = compilers
+        self._first: dict[str | None, _Lowered] = {}
+        self._others: LruCache[Any, _Lowered] = LruCache(most)
+
+    @property
+    def computes(self) -> bool:
+        """Whether there is an operator to run: all outputs may be inputs or constants."""
+        return bool(self._plans.plan(self._declared).nodes)
+
+    def declare(self, shapes: Shapes) -> None:
+        """Lower for these shapes first, instead of the file's, which callers may never use."""
+        if not self._first:
+            self._declared = shapes
+
+    def leaves(self, mode: Mode) -> Params:
+        """The weights for the declared shapes, by name; a donated one is created again."""
+        first = self._first.get(mode.device)
+        if first is None or any(array.is_deleted() for array in first.arrays.values()):
+            first = self._first[mode.device] = self._lowered(mode.device, self._declared)
+        return dict(first.named)
+
+    def fitting(self, params: Any, mode: Mode) -> Params:
+        """Select the weights from those that a caller gives."""
+        wanted = self.leaves(mode)
+        check_names("params", params, ())
+        for name, leaf in wanted.items():
+            if name not in params:
+                raise TensorError(f"apply: params has no {name!r}: {_SOURCE}")
+            check_alive("apply: params", name, params[name])
+            given = jnp.asarray(params[name])
+            if (given.shape, given.dtype) != (leaf.shape, leaf.dtype):
+                raise TensorError(
+                    f"apply: params[{name!r}]: expected {leaf.dtype} {list(leaf.shape)}, got "
+                    f"{given.dtype} {list(given.shape)}: {_SOURCE}"
+                )
+        return {name: params[name] for name in wanted}
+
+    def call(
+        self, compute: Compute, mode: Mode, params: Params, arrays: tuple[Any, ...], states: Params
+    ) -> Results:
+        """The outputs and states; differentiating them raises a GradientError."""
+        shapes = tuple(a.shape for a in arrays)
+        with jax.enable_x64(True):
+            own, weights = self._read(mode.device, shapes, params)
+
+            def run(values: Any, *rest: Any) -> Results:
+                return compute(own.partition, mode, dict(zip(weights, values, strict=True)), *rest)
+
+            call = jax.custom_jvp(run)
+            call.defjvp(_refuse)
+            return call(list(weights.values()), arrays, states)
+
+    def _read(
+        self, platform: str | None, shapes: Shapes, params: Params
+    ) -> tuple[_Lowered, dict[Weight, Any]]:
+        """The lowering for these shapes, with its weights; what `params` lacks is constant."""
+        own = first = self._first[platform]
+        if shapes != self._declared:
+            own = self._others.get((platform, shapes), lambda: self._lowered(platform, shapes))
+        given = {id(array): params[name] for name, array in first.named.items()}
+        arrays = {weight: given.get(id(array), array) for weight, array in own.arrays.items()}
+        return own, {**arrays, **own.constants}
+
+    def _lowered(self, platform: str | None, shapes: Shapes) -> _Lowered:
+        compiler, shared = self._compilers.preparing(platform)
+        weights = ModelWeights(shared.runtime, shared)
+        on_cpu = compiler.platform == "cpu"
+        plan = self._plans.all_taken(shapes, compiler.why_not, on_cpu=on_cpu)
+        node = DelegateParams(plan.nodes, self._inputs, plan.outputs)
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():
+            partition = compiler.compilation.lowered(node, plan.specs, plan.outputs)
+            arguments, constants = split_weights(partition, compiler.platform)
+            arrays = {w: resident_array(weights, w, partition) for w in arguments}
+        return _Lowered(partition, arrays, constants)
+
+
+def _refuse(_primals: Any, _tangents: Any) -> NoReturn:
+    raise GradientError(
+        "weights='prepared' is for inference: its weights are laid out for a device, and its "
+        "kernels have no derivatives; model.function() without it has gradients"
+    )

@@ -12,8 +12,8 @@ import jax
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.model import CallableModel
+from jaxdelegate.function.records import Params
 from jaxdelegate.function.views import View
-from jaxdelegate.function.weights import Params
 from jaxdelegate.lm.graph import Embedder
 from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.model.records import Model

@@ -131,7 +131,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         signature = signature_of(model, key)
         tensors = model.subgraphs[signature.subgraph].tensors
         shapes = {name: info.shape for name, info in self.graph.resized(inputs, length).items()}
-        from jaxdelegate.function.selected import planned  # noqa: PLC0415 (only to compile)
+        from jaxdelegate.function.signatures import planned  # noqa: PLC0415 (only to compile)
 
         try:
             specs = planned(model, signature, shapes, self._view.limits)

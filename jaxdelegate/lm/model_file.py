@@ -161,7 +161,7 @@ def signature_of(model: Model, key: str) -> SignatureDef:
 
 def _read(model: Model) -> Mapping[str, SignatureRecord]:
     from jaxdelegate.cache.constants import places  # noqa: PLC0415 (as above)
-    from jaxdelegate.function.selected import signatures_of  # noqa: PLC0415
+    from jaxdelegate.function.signatures import signatures_of  # noqa: PLC0415
     from jaxdelegate.lm.hidden_states import hidden_size  # noqa: PLC0415
 
     def record(key: str, signature: Signature) -> SignatureRecord:

@@ -11,7 +11,7 @@ import pytest
 from ai_edge_litert import interpreter as litert
 
 import jaxdelegate as jd
-from jaxdelegate.function.stored_leaves import StoredLeaf, stored_leaves
+from jaxdelegate.function.saving.stored_leaves import StoredLeaf, stored_leaves
 from jaxdelegate.op_lowering.options import (
     ConcatenationOptions,
     FullyConnectedOptions,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.errors import TensorError
-from jaxdelegate.function.parameters import Place
+from jaxdelegate.function.records import Place
 from jaxdelegate.model.records import Model, Tensor
 from jaxdelegate.passes.shared_scales import NEAR, Bias, ScaleGroup, shared_scales
 from jaxdelegate.quant.params import Quantization

@@ -4,12 +4,11 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from jaxdelegate.function.records import Parameter
+from jaxdelegate.function.records import Parameter, Place, unique_name
 from jaxdelegate.model.records import Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.quant.params import Quantization
 
-Place = tuple[int, int]  # subgraph, tensor
 _SPARSE = "DENSIFY"
 
 
@@ -36,7 +35,7 @@ class Leaves:
             if self._tensor(place).stored is not None:
                 self._places.setdefault(key, []).append(place)
             if key not in self._names:
-                self._names[key] = self._unique(place, taken)
+                self._names[key] = unique_name(self._tensor(place).name, place, taken)
                 taken.add(self._names[key])
 
     def name(self, subgraph: int, tensor: int) -> str:
@@ -79,13 +78,6 @@ class Leaves:
         places = [(s.index, t.index) for s in self._subgraphs for t in s.tensors]
         yield from (p for p in places if self._tensor(p).stored is not None)
         yield from (p for p in places if self._tensor(p).stored is None)
-
-    def _unique(self, place: Place, taken: set[str]) -> str:
-        subgraph, tensor = place
-        name = self._tensor(place).name or f"tensor_{tensor}"
-        if name not in taken:
-            return name
-        return f"{name}#{tensor}" if subgraph == 0 else f"{name}#{subgraph}.{tensor}"
 
     def _key(self, place: Place) -> Hashable:
         tensor = self._tensor(place)

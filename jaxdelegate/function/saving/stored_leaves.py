@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import TensorError
-from jaxdelegate.function.parameters import Leaves, Place
+from jaxdelegate.function.leaves import Leaves
+from jaxdelegate.function.records import Place
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import FLOATS

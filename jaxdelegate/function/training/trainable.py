@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.function.parameters import Leaves, Place
-from jaxdelegate.function.records import Scale, computed_names
+from jaxdelegate.function.leaves import Leaves
+from jaxdelegate.function.records import Place, Scale, computed_names, unique_name
+from jaxdelegate.function.training.weight_grids import WeightGrid
 from jaxdelegate.lowering import fake_quantization, learned_scales
-from jaxdelegate.lowering.weight_grids import WeightGrid
 from jaxdelegate.model.records import Subgraph, Tensor
 from jaxdelegate.passes.shared_scales import NEAR, SharedScales, shared_scales
 from jaxdelegate.quant import affine, jax_affine
@@ -46,7 +46,7 @@ class Trainable:
         order = {place: n for n, place in enumerate(dict.fromkeys(p for _, p in self._names()))}
         groups = (tuple(sorted(g, key=order.__getitem__)) for g in self._trainable())
         for places in sorted(groups, key=lambda g: order[g[0]]):
-            name = self._unique(named[places[0]], places[0], found)
+            name = unique_name(named[places[0]], places[0], found, SUFFIX)
             found[name] = Scale(name, self._quantization(places[0]).scale, places)
         return found
 
@@ -116,13 +116,6 @@ class Trainable:
         if tensor.stored is None:
             return tensor.name
         return self._leaves.name(subgraph.index, tensor.index)
-
-    def _unique(self, name: str, place: Place, taken: Mapping[str, Any]) -> str:
-        if name + SUFFIX not in taken:
-            return name + SUFFIX
-        subgraph, tensor = place
-        at = f"{tensor}" if subgraph == 0 else f"{subgraph}.{tensor}"
-        return f"{name}#{at}{SUFFIX}"
 
     # ---- weights
 

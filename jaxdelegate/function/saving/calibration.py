@@ -11,10 +11,9 @@ import numpy as np
 
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.functions import Functions
-from jaxdelegate.function.parameters import Place
-from jaxdelegate.function.records import computed_names
-from jaxdelegate.function.scale_rules import ScaleRules
-from jaxdelegate.function.stored_leaves import StoredLeaf
+from jaxdelegate.function.records import Place, computed_names
+from jaxdelegate.function.saving.scale_rules import ScaleRules
+from jaxdelegate.function.saving.stored_leaves import StoredLeaf
 from jaxdelegate.lowering.fake_quantization import options_of, without_values
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.records.enums import TensorType

@@ -6,36 +6,44 @@ import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from jaxdelegate.errors import DelegationError, ModelError, OptionError, TensorError
-from jaxdelegate.function.calibration import calibrated
 from jaxdelegate.function.functions import Functions
-from jaxdelegate.function.mode import FileIo, io_types
-from jaxdelegate.function.parameters import Place
-from jaxdelegate.function.part_files import part_file
-from jaxdelegate.function.records import Scale, computed_names
-from jaxdelegate.function.scale_rules import NewScales, ScaleRules, completed
-from jaxdelegate.function.stored_leaves import (
+from jaxdelegate.function.records import Place, Scale, computed_names
+from jaxdelegate.function.saving.calibration import calibrated
+from jaxdelegate.function.saving.part_files import part_file
+from jaxdelegate.function.saving.scale_rules import NewScales, ScaleRules, completed
+from jaxdelegate.function.saving.stored_leaves import (
     StoredLeaf,
     checked,
     encoded,
     parameters,
     stored_leaves,
 )
-from jaxdelegate.function.training import SUFFIX, Trainable
+from jaxdelegate.function.training.trainable import SUFFIX, Trainable
 from jaxdelegate.model.bundle_writing import write_model
 from jaxdelegate.model.editing import Edited, edited, read_again
 from jaxdelegate.model.half import castable, with_halves
-from jaxdelegate.model.io_types import with_io_types
+from jaxdelegate.model.io_types import Side, with_io_types
 from jaxdelegate.model.merging import with_merged
 from jaxdelegate.model.records import Model
+from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.passes.channel_folding import foldable
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.text import printable
+
+FileIo = Literal["file", "float", "float32", "int8", "uint8", "int16"]  # "float" is "float32"
+_TYPES = {
+    "float": TensorType.FLOAT32,
+    "float32": TensorType.FLOAT32,
+    "int8": TensorType.INT8,
+    "uint8": TensorType.UINT8,
+    "int16": TensorType.INT16,
+}
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _HALF_LIMIT = 65520  # rounds to infinity in float16
@@ -364,7 +372,7 @@ def saved(
     io: FileIo | tuple[FileIo, FileIo] = "file",
 ) -> Edited:
     """What is saved: see `CallableModel.save`, and `jaxdelegate.save` for `fold` and `half`."""
-    types = io_types(io)
+    types = _io_types(io)
     file, view = functions.file, functions.view
     result = _edited(functions, params, rescale=rescale, calibrate=calibrate)
     if view.is_cut or view.batch is not None:
@@ -432,3 +440,16 @@ def _with_halves(file: Model, result: Edited) -> Edited:
                 "float32"
             )
     return Edited(with_halves(new, places), {}) if places else result
+
+
+def _io_types(io: FileIo | tuple[FileIo, FileIo]) -> dict[Side, TensorType]:
+    """The types of a file's quantized inputs and outputs to which `io` of `save` changes them."""
+    pair = io if isinstance(io, tuple) else (io, io)
+    known = get_args(FileIo)
+    if len(pair) != 2 or any(name not in known for name in pair):
+        raise OptionError(
+            f"save: io: expected one of {', '.join(map(repr, known))}, or a pair for inputs and "
+            f"outputs, got {io!r}"
+        )
+    named = zip(get_args(Side), pair, strict=True)
+    return {side: _TYPES[name] for side, name in named if name != "file"}

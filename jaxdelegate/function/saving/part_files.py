@@ -3,7 +3,7 @@
 import dataclasses
 
 from jaxdelegate.errors import InterpreterError, ModelError
-from jaxdelegate.function.selected import selected
+from jaxdelegate.function.signatures import selected
 from jaxdelegate.function.views import View
 from jaxdelegate.model.parts import with_part
 from jaxdelegate.model.records import Model, Subgraph, Tensor

@@ -1,0 +1,1 @@
+"""Saves a model: files with other weights, scales and types, and files of parts."""

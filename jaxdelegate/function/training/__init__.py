@@ -1,0 +1,1 @@
+"""Training with quantization: weights on their grids, and scales that are parameters."""
