@@ -16,7 +16,7 @@ from jaxdelegate.compile import memory_errors
 from jaxdelegate.device_errors import device_error
 from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError
-from jaxdelegate.lowering import error_probe, microbatching, value_bounds
+from jaxdelegate.lowering import error_probe, legality, microbatching, value_bounds
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition
@@ -110,7 +110,7 @@ def why_not(node: Node, context: LoweringContext) -> str | None:
 def runs_in_floats(node: Node, context: LoweringContext) -> bool:
     """Whether integer mode runs a node in floats: see `float_operators`."""
     own = Callees(node.subgraphs, context).in_context()
-    return lowering.runs_in_floats(own, node.operator, _specs(node))
+    return legality.runs_in_floats(own, node.operator, _specs(node))
 
 
 def _specs(node: Node) -> dict[int, TensorSpec]:

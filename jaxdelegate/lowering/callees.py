@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.lowering.computation import CalledWeights, LoweredPartition, Weight
-from jaxdelegate.lowering.partition import context_for, lower_partition, why_not
+from jaxdelegate.lowering.legality import context_for, why_not
+from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.dtypes import FLOATS, HANDLES

@@ -20,7 +20,7 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, Prepare
+from jaxdelegate.op_lowering.rule import Function, Lowered, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.text import printable
 
@@ -62,42 +62,65 @@ CalledWeights = dict[Weight, tuple[np.ndarray, Prepare | None]]
 
 @dataclasses.dataclass(frozen=True)
 class LoweredOperator:
-    """One lowered operator, the sources of its inputs, and its outputs.
+    """One lowered operator, the sources of its inputs, and its weights.
 
-    `inputs` contains tensor indices, Weights or None, then the Weights of the subgraphs that it
-    calls, and those derived from its constants; `states` the variable tensors that it updates.
-    `name` is the name of the file's operator with this index, even if a rewrite replaced it;
-    `parts` are all operators of the file that it replaces.
+    Attributes:
+        operator: of the file, or one that a rewrite created.
+        parts: the file's operators that it replaces.
+        lowered: what its rule returned.
+        run: what the program runs.
+        inputs: tensor indices, Weights or None, then the Weights of the subgraphs that it calls,
+            and those derived from its constants.
+        states: the variable tensors that it updates.
+        preparations: its weights, with the functions that prepare them; None: as in the file.
+        called: the arrays of the weights of subgraphs that it calls.
+        built_in: constants whose values `run` contains.
     """
 
-    name: str
     operator: Operator
+    parts: tuple[Operator, ...]
+    lowered: Lowered
     run: Function
     inputs: tuple[int | Weight | None, ...]
-    outputs: tuple[int, ...]
     states: tuple[int, ...]
-    built_in: frozenset[Weight]  # constants whose values `run` contains
-    takes_reduced: bool  # it accepts inputs in reduced precision
-    is_on_grid: bool  # it rounds its result to the float view's grid
-    parts: tuple[Operator, ...]
-    may_overflow: bool = False  # a result beyond float16's range is infinite
+    preparations: Mapping[Weight, Prepare | None]
+    called: Mapping[Weight, np.ndarray]
+    built_in: frozenset[Weight]
+
+    @property
+    def name(self) -> str:
+        """The name of the file's operator with this index, even if a rewrite replaced it."""
+        return next(part.name for part in self.parts if part.index == self.operator.index)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return self.operator.outputs
 
 
 @dataclasses.dataclass(frozen=True)
 class LoweredPartition:
     operators: tuple[LoweredOperator, ...]
     specs: Mapping[int, TensorSpec]
-    preparations: Mapping[Weight, Prepare | None]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
     stored: Mapping[int, TensorSpec]  # of quantized tensors, where `specs` is a float view
     reduced: Mapping[int, np.dtype]  # tensors that the program stores in reduced precision
     precision: PrecisionPolicy
-    shared: frozenset[int] = frozenset()  # results to materialize
-    called: Mapping[Weight, np.ndarray] = dataclasses.field(default_factory=dict)  # of callees
-    passed: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # constant outputs
-    scales: Mapping[int, Weight] = dataclasses.field(default_factory=dict)  # trained scales
+    shared: frozenset[int]  # results to materialize
+    passed: Mapping[int, Weight]  # constant outputs
+    scales: Mapping[int, Weight]  # trained scales
+
+    @functools.cached_property
+    def preparations(self) -> Mapping[Weight, Prepare | None]:
+        """All weights, with the functions that prepare them."""
+        rows = [step.preparations for step in self.operators]
+        plain = dict.fromkeys((*self.passed.values(), *self.scales.values()))
+        return {weight: prepare for row in (*rows, plain) for weight, prepare in row.items()}
+
+    @functools.cached_property
+    def _called(self) -> Mapping[Weight, np.ndarray]:
+        return {weight: array for step in self.operators for weight, array in step.called.items()}
 
     @functools.cached_property
     def built_in(self) -> frozenset[Weight]:
@@ -124,7 +147,7 @@ class LoweredPartition:
     def constant(self, weight: Weight) -> np.ndarray:
         """A weight's constant, as its spec has it; for a trained scale, the file's scale."""
         if weight.subgraph is not None:
-            return self.called[weight]
+            return self._called[weight]
         if weight.is_scale:
             return self.stored[weight.tensor].quantization.scale  # type: ignore[union-attr]
         array = self.specs[weight.tensor].const
@@ -201,7 +224,7 @@ class LoweredPartition:
             return None
         if isinstance(source, int):
             value, spec = known[source], self.specs[source]
-            return value if step.takes_reduced else mixed_precision.upcast(value, spec)
+            return value if step.lowered.takes_reduced else mixed_precision.upcast(value, spec)
         return self._as_read(source, weights)
 
     def _as_read(self, weight: Weight, weights: Mapping[Weight, Any]) -> Any:
@@ -212,7 +235,7 @@ class LoweredPartition:
     def _stored(
         self, index: int, value: Any, step: LoweredOperator, weights: Mapping[Weight, Any]
     ) -> Any:
-        x = value if step.is_on_grid else self._simulated(index, value, weights)
+        x = value if step.lowered.is_on_grid else self._simulated(index, value, weights)
         stored = mixed_precision.stored(
             x, index, step.operator, self.specs, self.reduced, self.precision
         )
@@ -244,7 +267,7 @@ class LoweredPartition:
             raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
         # Operators that move values keep reduced precision, and cuDNN's convolutions and attention
         # yield it.
-        may_be_reduced = step.takes_reduced or self.precision.rounds_convolutions
+        may_be_reduced = step.lowered.takes_reduced or self.precision.rounds_convolutions
         for index, result in zip(written, results, strict=True):
             spec = self.specs.get(index, result)  # an absent optional output has no spec
             if not mixed_precision.is_as_declared(result, spec, may_be_reduced=may_be_reduced):

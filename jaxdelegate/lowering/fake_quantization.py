@@ -23,6 +23,8 @@ from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.derivatives import underivable, with_64_bits
 from jaxdelegate.op_lowering.common.quantization import why_not_scales
+from jaxdelegate.op_lowering.layout.quantized import why_not_dequantized
+from jaxdelegate.op_lowering.matmul import stored_width
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     Options,
@@ -168,6 +170,28 @@ def view(
         for i, spec in specs.items()
     }
     return [_as_run(operator, specs) for operator in operators], seen
+
+
+def read_as_stored(
+    operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
+) -> frozenset[int]:
+    """The filters and tables that all their readers' rules read in the stored width."""
+    found, others = set[int](), set[int]()
+    for operator in operators:
+        for position, index in enumerate(operator.inputs):
+            is_read = index in specs and _is_read_as_stored(operator, position, specs)
+            (found if is_read else others).add(index)
+    return frozenset(found - others)
+
+
+def _is_read_as_stored(operator: Operator, position: int, specs: Mapping[int, TensorSpec]) -> bool:
+    """Whether it is a filter of FULLY_CONNECTED, or a table of EMBEDDING_LOOKUP with float rows."""
+    spec = specs[operator.inputs[position]]
+    if position != 1 or spec.const is None or not spec.is_quantized:
+        return False
+    if operator.name == "EMBEDDING_LOOKUP":
+        return why_not_dequantized(spec, specs[operator.outputs[0]]) is None
+    return operator.name == "FULLY_CONNECTED" and stored_width.supports(spec)
 
 
 def without_values(operators: Sequence[Operator]) -> set[int]:

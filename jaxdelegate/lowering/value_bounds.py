@@ -42,7 +42,7 @@ def overflowing(partition: LoweredPartition) -> list[Operator]:
     for step in partition.operators:
         operator = step.operator
         bound = _bound(operator, partition.specs, bounds)
-        if step.may_overflow and bound > _FLOAT16_MAX:
+        if step.lowered.may_overflow and bound > _FLOAT16_MAX:
             found.append(operator)
         bounds.update(dict.fromkeys(operator.outputs, bound))
     return found

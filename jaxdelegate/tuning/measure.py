@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from jaxdelegate.costs import Cost, operator_cost
 from jaxdelegate.device_weights import ModelWeights
+from jaxdelegate.lowering import legality
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.error_probe import ERROR_BOUND, seeded_values
@@ -100,11 +101,11 @@ def candidates(partition: LoweredPartition, context: LoweringContext) -> list[Ca
 def _candidate(
     operator: Operator, partition: LoweredPartition, context: LoweringContext
 ) -> Candidate | None:
-    rule, specs = lowering.rule_for(operator), partition.specs
+    rule, specs = legality.rule_for(operator), partition.specs
     if rule is None or rule.algorithms is None:
         return None
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
-    op = Op(lowering.context_for(context, operator, specs), operator.options, inputs, outputs)
+    op = Op(legality.context_for(context, operator, specs), operator.options, inputs, outputs)
     algorithms = tuple(rule.algorithms(op))
     if len(algorithms) < 2:
         return None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.lowering.partition import RULE_RAISED, context_for, why_not
+from jaxdelegate.lowering.legality import RULE_RAISED, context_for, why_not
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.options import (
     AddOptions,

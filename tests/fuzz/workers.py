@@ -274,7 +274,7 @@ def _delegated(content: bytes, seed: int, timeout: float | None, **options: Any)
 
 def _check_rules(delegate: Any) -> None:
     """Report a rule that raises instead of giving a reason, although the delegate continues."""
-    from jaxdelegate.lowering.partition import RULE_RAISED
+    from jaxdelegate.lowering.legality import RULE_RAISED
 
     with contextlib.suppress(LookupError):  # no rule was called
         for node in delegate.report().left:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.lowering import fake_quantization
+from jaxdelegate.lowering import fake_quantization, legality
 from jaxdelegate.lowering import partition as lowering
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.model.records import Operator, Subgraph
@@ -645,4 +645,4 @@ def test_a_verdict_dequantizes_no_large_weights(
     outputs = (dataclasses.replace(op.outputs[0], dtype=np.dtype(np.float32)),)
     if name == "GATHER":  # it keeps the scale
         outputs = (dataclasses.replace(op.outputs[0], quantization=scaled(0.1)),)
-    assert lowering.why_not(op.context, operator, op.inputs, outputs) is None
+    assert legality.why_not(op.context, operator, op.inputs, outputs) is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.lowering import stored_filters
+from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing.running import run_once
@@ -55,6 +55,6 @@ def test_a_constant_that_another_operator_reads() -> None:
     subgraph = read_model(quantized_decoder(ROWS)).subgraphs[0]
     specs = {i: t.spec() for i, t in enumerate(subgraph.tensors)}
     table = subgraph.operators[0].inputs[1]
-    assert table in stored_filters.of(subgraph.operators, specs)
+    assert table in fake_quantization.read_as_stored(subgraph.operators, specs)
     reads_first = dataclasses.replace(subgraph.operators[1], index=9, inputs=(table, table))
-    assert table not in stored_filters.of([*subgraph.operators, reads_first], specs)
+    assert table not in fake_quantization.read_as_stored([*subgraph.operators, reads_first], specs)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.lowering import partition
+from jaxdelegate.lowering import legality
 from jaxdelegate.op_lowering.options import (
     OPERATORS,
     ArgMaxOptions,
@@ -221,7 +221,7 @@ def why_not(model: Built) -> str | None:
     subgraph = jd.load(model.content).graph.subgraphs[0]
     (operator,), specs = subgraph.operators, propagation.subgraph_specs(subgraph, None, [])
     inputs, outputs = (gather(specs, i) for i in (operator.inputs, operator.outputs))
-    return partition.why_not(LoweringContext(), operator, inputs, outputs)
+    return legality.why_not(LoweringContext(), operator, inputs, outputs)
 
 
 def rows(operators: Sequence[Operator], dtypes: Sequence[Any]) -> list[Any]:

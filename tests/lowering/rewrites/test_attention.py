@@ -102,7 +102,8 @@ def test_it_is_found_however_it_is_written(
     assert "BATCH_MATMUL" in [s.name for s in partition.operators]  # profiles speak of the file's
     assert asked == (["cudnn"] if context is HALF else [])
     (attention,) = (s for s in partition.operators if s.operator.name == "fused_attention")
-    assert attention.takes_reduced == (context is HALF)  # nothing is upcast on its way to cuDNN
+    # Nothing is upcast on its way to cuDNN.
+    assert attention.lowered.takes_reduced == (context is HALF)
     (want,) = lowered(content)[1]
     if context is GPU:
         assert_close([got], [want], accumulated=H)
