@@ -1,12 +1,13 @@
 """Exports by `jax.export`: of a model for one platform, and of functions that take models."""
 
+import json
 from typing import Any, NoReturn, TypeVar
 
 import jax
 from jax import export
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.function.functions import Functions, Identity
+from jaxdelegate.function.functions import Functions
 
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 T = TypeVar("T")
@@ -35,7 +36,7 @@ def exported(
 class OfStoredExport:
     """Stands for a model's functions in a stored export: equal to them, but without the file."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: tuple[str, int, str]) -> None:
         self.identity = identity
 
     def __eq__(self, other: object) -> bool:
@@ -44,7 +45,7 @@ class OfStoredExport:
         return self.identity == other.identity
 
     def __hash__(self) -> int:
-        return hash(self.identity.nbytes)
+        return hash(self.identity[1])
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what needs the file."""
@@ -62,6 +63,6 @@ def storable(kind: type[T]) -> type[T]:
     return export.register_pytree_node_serialization(
         kind,
         serialized_name="jaxdelegate.Model",
-        serialize_auxdata=lambda functions: functions.identity.to_bytes(),
-        deserialize_auxdata=lambda data: OfStoredExport(Identity.of_bytes(data)),
+        serialize_auxdata=lambda functions: json.dumps(functions.identity).encode(),
+        deserialize_auxdata=lambda data: OfStoredExport(tuple(json.loads(data))),
     )

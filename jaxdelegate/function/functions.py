@@ -1,13 +1,12 @@
 """The functions of a model's signatures: of the whole graph or a part, for an image or a batch."""
 
-import dataclasses
 import functools
 import hashlib
 import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -39,22 +38,6 @@ from jaxdelegate.pjrt.client import check_process
 from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.runtime.initialization import resources_after
 from jaxdelegate.simple_delegate import GraphKey
-
-
-@dataclasses.dataclass(frozen=True)
-class Identity:
-    """Which functions they are: the SHA-256 of the file, its size, and the view as JSON."""
-
-    digest: str
-    nbytes: int
-    view: str
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(dataclasses.astuple(self)).encode()
-
-    @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        return cls(*json.loads(data))
 
 
 class Functions:
@@ -231,11 +214,11 @@ class Functions:
         return found
 
     @functools.cached_property
-    def identity(self) -> Identity:
-        """The file and the view, as a stored export keeps them."""
+    def identity(self) -> tuple[str, int, str]:
+        """The file's SHA-256 and size, and the view as JSON, as a stored export keeps them."""
         view = self.view
         part = json.dumps([view.options.changed(), view.inputs, view.outputs, view.batch])
-        return Identity(self._digest, self.file.nbytes, part)
+        return self._digest, self.file.nbytes, part
 
     @functools.cached_property
     def _digest(self) -> str:

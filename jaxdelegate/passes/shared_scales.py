@@ -6,6 +6,7 @@ one scale. The records of operators have this information (`Scales`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -47,28 +48,6 @@ class Bias:
     operator: str  # adds the bias
 
 
-@dataclasses.dataclass(frozen=True)
-class SharedScales:
-    """The scales of a model, except those of blocks, which are tensors themselves."""
-
-    groups: tuple[ScaleGroup, ...]  # all quantized tensors except biases
-    biases: tuple[Bias, ...]  # one for each operator that adds a bias
-
-
-def shared_scales(subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]]) -> SharedScales:
-    """The groups of tensors with one scale, and the biases.
-
-    `leaves` are groups of constant tensors that share one value.
-    """
-    found = _Found(subgraphs)
-    for places in leaves:
-        found.tie(places)
-    for subgraph in subgraphs:
-        for operator in subgraph.operators:
-            found.add(subgraph, operator)
-    return SharedScales(found.groups(), tuple(found.biases))
-
-
 def handed_on(
     operator: Operator, caller: int, called: Sequence[Subgraph]
 ) -> Iterator[tuple[Place, ...]]:
@@ -92,8 +71,15 @@ def handed_on(
         yield from zip(*([(s, i) for i in tensors] for s, tensors in table), strict=False)
 
 
-class _Found:
-    def __init__(self, subgraphs: Sequence[Subgraph]) -> None:
+class SharedScales:
+    """The scales of a model, except those of blocks, which are tensors themselves.
+
+    Attributes:
+        biases: one for each operator that adds a bias.
+    """
+
+    def __init__(self, subgraphs: Sequence[Subgraph], leaves: Iterable[Sequence[Place]]) -> None:
+        """Collect what all operators require; `leaves`: constant tensors that share one value."""
         self._subgraphs = subgraphs
         self._parent: dict[Place, Place] = {}
         self._tied: dict[Place, str] = {}
@@ -107,12 +93,45 @@ class _Found:
                     self._parent[place] = place
                     if tensor.is_variable:
                         self._fixed[place] = "the interpreter's state"
+        for places in leaves:
+            self._tie(places)
+        for subgraph in subgraphs:
+            for operator in subgraph.operators:
+                self._add(subgraph, operator)
 
+    # ---- what was found
+
+    def tensor(self, place: Place) -> Tensor:
+        """The tensor at a place."""
+        return self._subgraphs[place[0]].tensors[place[1]]
+
+    def quantization(self, place: Place) -> Quantization | None:
+        """A tensor's quantization, if it is quantized."""
+        tensor = self.tensor(place)
+        return tensor.quantization if tensor.spec().is_quantized else None
+
+    @functools.cached_property
     def groups(self) -> tuple[ScaleGroup, ...]:
+        """All quantized tensors except biases."""
         by_root: dict[Place, list[Place]] = {}
         for place in self._parent:
             by_root.setdefault(self._root(place), []).append(place)
         return tuple(self._group(tuple(places)) for places in by_root.values())
+
+    @functools.cached_property
+    def _group_of(self) -> Mapping[Place, ScaleGroup]:
+        return {place: group for group in self.groups for place in group.tensors}
+
+    def group(self, place: Place) -> ScaleGroup:
+        """The tensors that share this tensor's scale, including itself."""
+        return self._group_of.get(place) or ScaleGroup((place,), None, None, is_unequal=False)
+
+    def by_bias(self) -> dict[Place, list[Bias]]:
+        """The uses of each bias."""
+        found: dict[Place, list[Bias]] = {}
+        for bias in self.biases:
+            found.setdefault(bias.place, []).append(bias)
+        return found
 
     def _group(self, places: tuple[Place, ...]) -> ScaleGroup:
         return ScaleGroup(
@@ -122,7 +141,9 @@ class _Found:
             is_unequal=not self._unequal.isdisjoint(places),
         )
 
-    def add(self, subgraph: Subgraph, operator: Operator) -> None:
+    # ---- what operators require
+
+    def _add(self, subgraph: Subgraph, operator: Operator) -> None:
         """Record what an operator requires of its tensors."""
         s, label = subgraph.index, f"{printable(operator.name)} {operator.index}"
         record = record_of(operator.name)
@@ -132,8 +153,8 @@ class _Found:
         if called_subgraphs(operator.options):
             self._call(s, operator, touched, label)
         elif record.scales.chosen is Scales.EQUAL:
-            self.tie(touched, label)
-        elif all(self._tensor(place).dtype in record.scales.ignored for place in touched):
+            self._tie(touched, label)
+        elif all(self.tensor(place).dtype in record.scales.ignored for place in touched):
             self._fix(touched, label)  # its integer inputs have the file's scale
         elif record.scales.chosen is Scales.OF_INPUTS:
             self._fix(results, label)
@@ -144,13 +165,13 @@ class _Found:
         if record.product is not None and record.product.bias is not None:
             self._add_bias(s, operator, record.product.bias, label)
 
-    def tie(self, places: Sequence[Place], label: str | None = None) -> None:
+    def _tie(self, places: Sequence[Place], label: str | None = None) -> None:
         """Record that these have one scale, except those whose scales differ in the file."""
         own = [place for place in places if place in self._parent]
         if not own:
             return
-        first = _identity(self._quantization(own[0]))
-        equal = [place for place in own if _identity(self._quantization(place)) == first]
+        first = _identity(self.tensor(own[0]))
+        equal = [place for place in own if _identity(self.tensor(place)) == first]
         if len(equal) < len(own):
             self._unequal.update(own)
         for place in equal[1:]:
@@ -171,17 +192,9 @@ class _Found:
         places = ((subgraph, i) for i in tensors if i >= 0)
         return [place for place in places if place in self._parent]
 
-    def _quantization(self, place: Place) -> Quantization:
-        quantization = self._tensor(place).quantization
-        assert quantization is not None  # `_has_own_scale`
-        return quantization
-
-    def _tensor(self, place: Place) -> Tensor:
-        return self._subgraphs[place[0]].tensors[place[1]]
-
     def _wants_powers_of_two(self, operator: Operator, touched: Iterable[Place]) -> bool:
         """Whether the kernel shifts by whole bits: int16 ADD and SUB, unless options disable it."""
-        is_int16 = any(self._tensor(place).dtype == np.int16 for place in touched)
+        is_int16 = any(self.tensor(place).dtype == np.int16 for place in touched)
         return is_int16 and getattr(operator.options, "pot_scale_int16", False)
 
     def _add_bias(
@@ -190,7 +203,7 @@ class _Found:
         data, weights, bias = (
             (subgraph, operator.inputs[p] if p < len(operator.inputs) else -1) for p in positions
         )
-        if bias[1] >= 0 and _is_sum(self._tensor(bias)):
+        if bias[1] >= 0 and _is_sum(self.tensor(bias)):
             self.biases.append(Bias(bias, data, weights, label))
 
     def _call(
@@ -201,7 +214,7 @@ class _Found:
         if operator.name not in (*_LOOPS, *_BRANCHES, *_CALLS):
             self._fix([p for p in (*touched, *ends) if p in self._parent], label)
         for places in handed_on(operator, subgraph, called):
-            self.tie(places, label)
+            self._tie(places, label)
 
 
 def _has_own_scale(tensor: Tensor) -> bool:
@@ -221,5 +234,7 @@ def _first(labels: Mapping[Place, str], places: Iterable[Place]) -> str | None:
     return next((labels[place] for place in places if place in labels), None)
 
 
-def _identity(q: Quantization) -> tuple[bytes, bytes]:
+def _identity(tensor: Tensor) -> tuple[bytes, bytes]:
+    q = tensor.quantization
+    assert q is not None  # `_has_own_scale`
     return q.scale.tobytes(), q.zero_point.tobytes()

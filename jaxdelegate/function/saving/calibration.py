@@ -12,11 +12,11 @@ import numpy as np
 from jaxdelegate.errors import OptionError, TensorError
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.records import Place, computed_names
-from jaxdelegate.function.saving.scale_rules import ScaleRules
 from jaxdelegate.function.saving.stored_leaves import StoredLeaf
 from jaxdelegate.lowering.fake_quantization import options_of, without_values
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.records.enums import TensorType
+from jaxdelegate.passes.shared_scales import SharedScales
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import integer_range
 
@@ -26,7 +26,7 @@ _MAX_BYTES = 2  # of the integers of activations
 
 def calibrated(
     functions: Functions,
-    rules: ScaleRules,
+    rules: SharedScales,
     leaves: Mapping[str, StoredLeaf],
     values: Mapping[str, np.ndarray],
     batches: Iterable[Any],
@@ -54,7 +54,7 @@ def calibrated(
             yield from ((place, *new) for place in places)
 
 
-def _is_activation(rules: ScaleRules, place: Place) -> bool:
+def _is_activation(rules: SharedScales, place: Place) -> bool:
     q = rules.quantization(place)
     return q is not None and q.scale.size == 1 and rules.tensor(place).dtype.itemsize <= _MAX_BYTES
 

@@ -15,7 +15,7 @@ from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.records import Place, Scale, computed_names
 from jaxdelegate.function.saving.calibration import calibrated
 from jaxdelegate.function.saving.part_files import part_file
-from jaxdelegate.function.saving.scale_rules import NewScales, ScaleRules, completed
+from jaxdelegate.function.saving.scale_rules import NewScales, completed
 from jaxdelegate.function.saving.stored_leaves import (
     StoredLeaf,
     checked,
@@ -32,6 +32,7 @@ from jaxdelegate.model.merging import with_merged
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.passes.channel_folding import foldable
+from jaxdelegate.passes.shared_scales import SharedScales
 from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.text import printable
@@ -59,7 +60,7 @@ class Saving:
         self._leaves = stored_leaves(file, as_floats=self._as_floats)
         self._leaf_at = {p: leaf for leaf in self._leaves.values() for p in leaf.places}
         self._computed = computed_names(file.subgraphs[0])
-        self._rules = ScaleRules(file, [leaf.places for leaf in self._leaves.values()])
+        self._rules = SharedScales(file.subgraphs, [leaf.places for leaf in self._leaves.values()])
         self._arrays: dict[str, np.ndarray] = {}
         self._given: NewScales = {}
         self._points: dict[Place, np.ndarray] = {}

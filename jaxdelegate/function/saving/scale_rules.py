@@ -1,58 +1,24 @@
 """Completes new scales for a file by those that follow: of other tensors, and of biases."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from jaxdelegate.errors import TensorError
-from jaxdelegate.function.records import Place
-from jaxdelegate.model.records import Model, Tensor
-from jaxdelegate.passes.shared_scales import NEAR, Bias, ScaleGroup, shared_scales
-from jaxdelegate.quant.params import Quantization
+from jaxdelegate.passes.shared_scales import NEAR, Bias, Place, ScaleGroup, SharedScales
 
 NewScales = dict[Place, np.ndarray]
 
 
-class ScaleRules:
-    """The quantized tensors of a file, and the relations of their scales."""
-
-    def __init__(self, file: Model, leaves: Iterable[Sequence[Place]]) -> None:
-        """Collect the relations from all operators; `leaves`: the tensors of each constant."""
-        self._file = file
-        shared = shared_scales(file.subgraphs, leaves)
-        self.groups, self.biases = shared.groups, shared.biases
-        self._group_of = {place: group for group in shared.groups for place in group.tensors}
-
-    def tensor(self, place: Place) -> Tensor:
-        """The tensor at a place."""
-        return self._file.subgraphs[place[0]].tensors[place[1]]
-
-    def quantization(self, place: Place) -> Quantization | None:
-        """A tensor's quantization, if it is quantized."""
-        tensor = self.tensor(place)
-        return tensor.quantization if tensor.spec().is_quantized else None
-
-    def group(self, place: Place) -> ScaleGroup:
-        """The tensors that share this tensor's scale, including itself."""
-        return self._group_of.get(place) or ScaleGroup((place,), None, None, is_unequal=False)
-
-    def by_bias(self) -> dict[Place, list[Bias]]:
-        """The uses of each bias."""
-        found: dict[Place, list[Bias]] = {}
-        for bias in self.biases:
-            found.setdefault(bias.place, []).append(bias)
-        return found
-
-
 def completed(
-    rules: ScaleRules, given: Mapping[Place, np.ndarray], moved: Mapping[Place, bool]
+    rules: SharedScales, given: Mapping[Place, np.ndarray], moved: Mapping[Place, bool]
 ) -> NewScales:
     """New scales, with those that follow from them: of tied tensors, and of biases.
 
     Converters share biases of zeros between operators with different scales; those do not change.
 
     Args:
-        rules: the file's rules.
+        rules: the relations of the file's scales.
         given: scales in the file's shapes.
         moved: constants with new values, or with zeros, and whether any new value is not zero.
 
@@ -86,7 +52,7 @@ def completed(
 
 
 def _check_one_scale(
-    rules: ScaleRules, group: ScaleGroup, given: Mapping[Place, np.ndarray]
+    rules: SharedScales, group: ScaleGroup, given: Mapping[Place, np.ndarray]
 ) -> None:
     """Check that the tensors of a group are not given different scales."""
     named = [place for place in group.tensors if place in given]
@@ -98,7 +64,7 @@ def _check_one_scale(
         )
 
 
-def _bias_scale(rules: ScaleRules, bias: Bias, scales: NewScales) -> np.ndarray:
+def _bias_scale(rules: SharedScales, bias: Bias, scales: NewScales) -> np.ndarray:
     old, given, weights = map(rules.quantization, (bias.place, bias.data, bias.weights))
     if old is None or given is None or weights is None or rules.tensor(bias.place).stored is None:
         raise _error(rules, bias.place, f"of {bias.operator} is not stored and cannot follow")
@@ -111,12 +77,12 @@ def _bias_scale(rules: ScaleRules, bias: Bias, scales: NewScales) -> np.ndarray:
     return product.astype(np.float32)
 
 
-def _same(rules: ScaleRules, place: Place, new: np.ndarray) -> bool:
+def _same(rules: SharedScales, place: Place, new: np.ndarray) -> bool:
     q = rules.quantization(place)
     return q is not None and np.array_equal(q.scale, new.reshape(-1))
 
 
-def _error(rules: ScaleRules, place: Place, what: str, remedy: str | None = None) -> TensorError:
+def _error(rules: SharedScales, place: Place, what: str, remedy: str | None = None) -> TensorError:
     name = rules.tensor(place).name
     remedy = remedy or f"leave '{name}/scale' out"
     return TensorError(f"save: the scale of {name!r} {what}; {remedy}")

@@ -14,7 +14,7 @@ from jaxdelegate.function.records import Place, Scale, computed_names, unique_na
 from jaxdelegate.function.training.weight_grids import WeightGrid
 from jaxdelegate.lowering import fake_quantization, learned_scales
 from jaxdelegate.model.records import Subgraph, Tensor
-from jaxdelegate.passes.shared_scales import NEAR, SharedScales, shared_scales
+from jaxdelegate.passes.shared_scales import NEAR, SharedScales
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
@@ -36,7 +36,7 @@ class Trainable:
 
     @functools.cached_property
     def _shared(self) -> SharedScales:
-        return shared_scales(self._subgraphs, self._leaves.shared())
+        return SharedScales(self._subgraphs, self._leaves.shared())
 
     @functools.cached_property
     def scales(self) -> dict[str, Scale]:
