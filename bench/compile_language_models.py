@@ -28,7 +28,7 @@ from harness import append
 
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.device_weights import DeviceWeights
-from jaxdelegate.function import lowerings
+from jaxdelegate.function import context
 from jaxdelegate.function import weights as function_weights
 from jaxdelegate.lm.computation import Computation
 from jaxdelegate.lm.language_model import LanguageModel
@@ -72,7 +72,7 @@ def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -
 
     spec = ProgramSpec("decode", graph.decode.key, slots, graph.capacity, (0,), Variant())
     with (
-        mock.patch.object(lowerings, "Compiler", compiler),
+        mock.patch.object(context, "Compiler", compiler),
         mock.patch.object(function_weights, "ModelWeights", _Shapes),
     ):
         weights = DeviceWeights(client.of_jax(device))

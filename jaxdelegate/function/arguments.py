@@ -17,14 +17,14 @@ _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)
 _SOURCES = {"params": "model.function()", "state": "model.initial_state()"}
 
 
-def check_names(what: str, given: Any, wanted: Collection[str]) -> None:
-    """Check that `given`, the argument "params" or "state", is a dictionary with these names."""
-    if not isinstance(given, Mapping):
+def check_names(what: str, value: Any, wanted: Collection[str]) -> None:
+    """Check that `value`, the argument "params" or "state", is a dictionary with these names."""
+    if not isinstance(value, Mapping):
         raise TensorError(
             f"apply(params, *inputs, state=None): expected {what} to be a dictionary by tensor "
-            f"name, as {_SOURCES[what]} returns it, got {type(given).__name__}"
+            f"name, as {_SOURCES[what]} returns it, got {type(value).__name__}"
         )
-    missing = [name for name in wanted if name not in given]
+    missing = [name for name in wanted if name not in value]
     if missing:
         raise TensorError(
             f"apply: {what} has no {missing[0]!r}, and lacks {len(missing)} of {len(wanted)} "
@@ -32,13 +32,13 @@ def check_names(what: str, given: Any, wanted: Collection[str]) -> None:
         )
 
 
-def check_leaves(call: str, given: Any) -> None:
+def check_leaves(call: str, value: Any) -> None:
     """Check that the `params` of a call are a dictionary."""
-    if not isinstance(given, Mapping):
-        remedy = "; pass its .params" if hasattr(given, "params") else ""
+    if not isinstance(value, Mapping):
+        remedy = "; pass its .params" if hasattr(value, "params") else ""
         raise TypeError(
             f"{call}: expected params to be a dictionary of arrays by name, as model.params, got "
-            f"{type(given).__name__}{remedy}"
+            f"{type(value).__name__}{remedy}"
         )
 
 

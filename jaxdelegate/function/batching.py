@@ -57,7 +57,7 @@ class BatchedFunction:
     @property
     def batching(self) -> Batching:
         size = self._size if isinstance(self._size, int) else _PROBE
-        reason = self._why_not_native(size)
+        reason = self._reason_for(size)
         return Batching(self._size, "vmap" if reason else "native", reason or "")
 
     def shapes(self) -> list[tuple[Any, ...]]:
@@ -114,37 +114,30 @@ class BatchedFunction:
         is_known = bool(tensor.shape) or tensor.has_rank
         return self._has_new_axis and is_known and len(array.shape) != len(tensor.shape) + 1
 
-    def run(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
+    def run(self, arrays: Sequence[Any], over: OverMesh | None = None) -> tuple[Any, ...] | None:
         """The outputs, by a program compiled as for a delegate; it may run once for each image.
 
-        None if JAX traces the inputs, or they are on several devices: see `call`.
+        Args:
+            arrays: the inputs, as `checked` returns them.
+            over: the mesh of which each device computes its part.
+
+        Returns:
+            None if JAX traces the inputs, or they are on several devices without a mesh, or an
+            output is an input that all images share: see `call`.
         """
-        if self._reason_for(arrays) is None:
-            return self._single.run(arrays)
         if not self._whole.isdisjoint(self._single.outputs):
             return None
-        return self._single.run(arrays, self._items(self._size_of(arrays)))
-
-    def _items(self, size: int) -> BatchSlices:
-        return BatchSlices(size, self._whole, are_single=True)
+        size = self._size_of(arrays) // (1 if over is None else over.parts)
+        is_native = self._reason_for(size) is None
+        slices = WHOLE_BATCH if is_native else BatchSlices(size, self._whole, are_single=True)
+        mesh = over and dataclasses.replace(over, whole=self._whole)
+        return self._single.run(arrays, slices, mesh)
 
     @property
     def _whole(self) -> frozenset[int]:
         """The indices of inputs that are the same for all images."""
         tensors = zip(self._single.tensors(), self.is_batched, strict=True)
         return frozenset(t.index for t, is_batched in tensors if not is_batched)
-
-    def run_over(self, over: OverMesh, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
-        """The outputs for inputs on a mesh; each device computes its part.
-
-        None if an output is an input that all images share: see `call`.
-        """
-        if not self._whole.isdisjoint(self._single.outputs):
-            return None
-        size = self._size_of(arrays) // over.parts
-        is_native = self._why_not_native(size) is None
-        slices = WHOLE_BATCH if is_native else self._items(size)
-        return self._single.run_over(dataclasses.replace(over, whole=self._whole), arrays, slices)
 
     def call(
         self,
@@ -153,35 +146,31 @@ class BatchedFunction:
         state: Params | None = None,
         mode: Mode = AS_STORED,
     ) -> tuple[tuple[Any, ...], Params]:
-        if self._reason_for(arrays) is None:
+        if self._reason_for(self._size_of(arrays)) is None:
             return self._single.call(params, arrays, state, mode)
 
-        def image(values: Sequence[Any], own: Params | None) -> tuple[tuple[Any, ...], Params]:
-            given = [
+        def image(values: Sequence[Any], states: Params | None) -> tuple[tuple[Any, ...], Params]:
+            inputs = [
                 x if not is_batched or self._has_new_axis else x[None]
                 for x, is_batched in zip(values, self.is_batched, strict=True)
             ]
-            outputs, new = self._single.call(params, given, own, mode)
+            outputs, new = self._single.call(params, inputs, states, mode)
             return tuple(y[0] if y.shape[:1] == (1,) else y for y in outputs), new
 
         axes = [0 if is_batched else None for is_batched in self.is_batched]
         with jax.enable_x64(True), client.on_purpose():
             return jax.vmap(image, (axes, None if state is None else 0))(list(arrays), state)
 
-    def _reason_for(self, arrays: Sequence[Any]) -> str | None:
-        """Why the graph cannot run on the whole batch; None if it can."""
-        size = self._size_of(arrays)
+    def _reason_for(self, size: Any) -> str | None:
+        """Why the graph cannot run on a whole batch of this size; None if it can."""
         if not isinstance(size, int):
             return "the size of the batch is a symbol"
-        return self._why_not_native(size)
-
-    def _size_of(self, arrays: Sequence[Any]) -> Any:
-        return next(a.shape[0] for a, b in zip(arrays, self.is_batched, strict=True) if b)
-
-    def _why_not_native(self, size: int) -> str | None:
         if size not in self._reasons:
             self._reasons[size] = self._reason(size)
         return self._reasons[size]
+
+    def _size_of(self, arrays: Sequence[Any]) -> Any:
+        return next(a.shape[0] for a, b in zip(arrays, self.is_batched, strict=True) if b)
 
     def _reason(self, size: int) -> str | None:
         if self._single.has_state:

@@ -27,8 +27,8 @@ def exported(
     def shape_of(array: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(array.shape, array.dtype)  # type: ignore[no-untyped-call]
 
-    given = {"state": model.initial_state(signature, io)} if has_state else {}
-    leaves, states = jax.tree.map(shape_of, (params, given))
+    initial = {"state": model.initial_state(signature, io)} if has_state else {}
+    leaves, states = jax.tree.map(shape_of, (params, initial))
     with jax.enable_x64(True):
         return export.export(jax.jit(run), platforms=[platform])(leaves, *apply.inputs(), **states)
 

@@ -13,8 +13,8 @@ import numpy as np
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.errors import DelegationError, TensorError
 from jaxdelegate.function.batching import BatchedFunction, Function
+from jaxdelegate.function.context import Compilers, Ends, ModelContext
 from jaxdelegate.function.leaves import Leaves
-from jaxdelegate.function.lowerings import Compilers
 from jaxdelegate.function.records import (
     Names,
     Params,
@@ -27,13 +27,14 @@ from jaxdelegate.function.records import (
 )
 from jaxdelegate.function.signatures import named_infos, selected, signatures_of
 from jaxdelegate.function.states import ModelStates
-from jaxdelegate.function.subgraph import Ends, ModelContext, SubgraphFunction
+from jaxdelegate.function.subgraph import SubgraphFunction
 from jaxdelegate.function.training.trainable import Trainable
 from jaxdelegate.function.views import View
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, SignatureDef, Tensor
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.pjrt.client import check_process
 from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.runtime.initialization import resources_after
@@ -59,7 +60,7 @@ class Functions:
         subgraphs, view = self.graph.subgraphs, self.view
         assigned = functools.partial(resources_after, subgraphs=subgraphs, limits=view.limits)
         return ModelContext(
-            self.graph,
+            Subgraphs(subgraphs),
             view,
             trainable=self.trainable,
             states=ModelStates(subgraphs, assigned),
@@ -120,11 +121,11 @@ class Functions:
 
     def each(self) -> list[Function]:
         """The function of the main subgraph, and of each signature with other outputs."""
-        found: dict[tuple[int, frozenset[int]], str | None] = {}
+        keys: dict[tuple[int, frozenset[int]], str | None] = {}
         for key in (None, *self.signatures):
             subgraph, _, outputs = self._ends(key)
-            found.setdefault((subgraph, frozenset(outputs)), key)
-        return [self.function_of(key) for key in found.values()]
+            keys.setdefault((subgraph, frozenset(outputs)), key)
+        return [self.function_of(key) for key in keys.values()]
 
     def _ends(self, key: str | None) -> Ends:
         if key is None:
@@ -202,16 +203,16 @@ class Functions:
 
     def lowerable(self) -> list[Function]:
         """The functions of all signatures that XLA can run."""
-        found, refusals = [], []
+        functions, refusals = [], []
         for function in self.each():
             try:
                 _ = function.params
-                found.append(function)
+                functions.append(function)
             except DelegationError as error:
                 refusals.append(error)
-        if not found:
+        if not functions:
             raise refusals[0]
-        return found
+        return functions
 
     @functools.cached_property
     def identity(self) -> tuple[str, int, str]:

@@ -1,4 +1,4 @@
-"""Compilers and lowerings of a model's functions.
+"""Lowers the functions of a model for JAX to trace.
 
 A function that JAX traces is lowered in a form for CPUs and in a neutral form; XLA selects one when
 it compiles. The form for CPUs uses algorithms (tap sums, Winograd, blocks) that suit no other
@@ -11,104 +11,36 @@ contains both forms, and `jax.lax.platform_dependent` selects one of them for ea
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-import jax
 from jax import lax
 
 from jaxdelegate.compile import precision_policy
 from jaxdelegate.compile.compilation import why_not_in
-from jaxdelegate.compile.compiler import Compiler
-from jaxdelegate.compile.target import AbsentTarget, Target
-from jaxdelegate.errors import OptionError
+from jaxdelegate.function.context import Ends, ModelContext
 from jaxdelegate.function.mode import PLATFORMS
-from jaxdelegate.function.training.trainable import Trainable
-from jaxdelegate.function.views import View
 from jaxdelegate.lowering import error_probe
 from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.lru_cache import LruCache
-from jaxdelegate.model.records import Subgraph
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.options import DelegateOptions, Platform
-from jaxdelegate.pjrt import client
 from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
-from jaxdelegate.xla.options import platform_of
-from jaxdelegate.xla.weights import DeviceWeights
 
 _DEFAULT = "default"  # the form for all platforms that have none of their own
 _NEUTRAL = "tpu"  # whose rules do not expand operators that libraries or compilers have
-_MAX_DEVICES = 64
-
-
-class Compilers:
-    """The compilers of a model's functions: for programs on devices, and for functions to trace."""
-
-    def __init__(self, view: View, weights: DeviceWeights | None = None) -> None:
-        """Prepared weights join `weights`."""
-        self._options, self._prepared = view.options, view.prepared or view.options
-        self._follows_xnnpack, self._weights = view.follows_xnnpack, weights
-        self._by_device: LruCache[jax.Device, Compiler] = LruCache(_MAX_DEVICES)
-
-    @functools.cached_property
-    def traced(self) -> Compiler:
-        """The compiler for functions that JAX transforms, without native kernels."""
-        return Compiler(dataclasses.replace(self._options, native_kernels=False))
-
-    @functools.cache  # noqa: B019 (as long as the model)
-    def preparing(self, platform: Platform | None) -> tuple[Compiler, DeviceWeights]:
-        """The compiler of functions with prepared weights, and the arrays that they share.
-
-        No program uses these arrays, because a caller may donate them. They are on a CPU if the
-        platform is not there, so that functions can be exported for it.
-        """
-        options = self._prepared
-        if platform is not None:
-            options = dataclasses.replace(options, platform=platform)
-        target = None if platform is None else _target(platform, options)
-        compiler = Compiler(options, target, follows_xnnpack=self._follows_xnnpack)
-        runtime = client.of_jax(compiler.device)
-        if self._weights is not None and self._weights.runtime is runtime:
-            return compiler, self._weights
-        return compiler, DeviceWeights(runtime)
-
-    def on(self, device: jax.Device) -> Compiler:
-        def compiler() -> Compiler:
-            index = jax.devices(device.platform).index(device)
-            own = {"platform": device.platform, "device_index": index}
-            return Compiler(dataclasses.replace(self._options, **own))
-
-        return self._by_device.get(device, compiler)
-
-
-def _target(platform: Platform, options: DelegateOptions) -> Target:
-    try:
-        return Target(platform, options.device_index)
-    except OptionError:
-        if platform_of(platform) == "cpu" or options.device_index:
-            raise
-        return AbsentTarget(platform)
 
 
 class Lowerings:
     """The lowerings of one subgraph for traces, with weights in the file's layout."""
 
-    def __init__(
-        self,
-        subgraphs: Sequence[Subgraph],
-        index: int,
-        inputs: tuple[int, ...],
-        plans: WholePlans,
-        compiler: Compiler,
-        trainable: Trainable,
-    ) -> None:
-        self._subgraphs, self._index, self._inputs = subgraphs, index, inputs
-        self._plans, self._trainable, self._compiler = plans, trainable, compiler
-        most = compiler.options.max_programs
+    def __init__(self, model: ModelContext, ends: Ends, plans: WholePlans) -> None:
+        self._subgraphs, self._trainable = model.subgraphs, model.trainable
+        self._index, self._inputs, _ = ends
+        self._plans, self._compiler = plans, model.compilers.traced
+        most = model.view.options.max_programs
         self._lowered: LruCache[Hashable, LoweredPartition] = LruCache(most)
 
     @property
@@ -144,21 +76,21 @@ class Lowerings:
         """The lowering contexts of a trace by jax's platform, `_DEFAULT` for all others."""
         if platform is not None:
             return {_DEFAULT: self._context_on(PLATFORMS[platform])}
-        own = self._compiler.context.platform
-        if self._compiler.options.platform is not None or own != "cpu":
-            return {_DEFAULT: self._context_on(own)}
+        default = self._compiler.context.platform
+        if self._compiler.options.platform is not None or default != "cpu":
+            return {_DEFAULT: self._context_on(default)}
         cpu, gpu, tpu = map(self._context_on, ("cpu", "gpu", "tpu"))
         if tpu.precision == gpu.precision:
             return {"cpu": cpu, _DEFAULT: tpu}
         return {"cpu": cpu, "cuda": gpu, "rocm": gpu, _DEFAULT: tpu}
 
     def _context_on(self, platform: str) -> LoweringContext:
-        own = self._compiler.context
-        precision = own.precision
-        if platform != own.platform:
+        context = self._compiler.context
+        precision = context.precision
+        if platform != context.platform:
             precision = precision_policy.policy_here(self._compiler.options, platform)
         form = "cpu" if platform == "cpu" else _NEUTRAL
-        return own.without_kernels(platform=form, precision=precision)
+        return context.without_kernels(platform=form, precision=precision)
 
     def _partition(
         self, shapes: Shapes, context: LoweringContext, *, learns: bool

@@ -53,9 +53,9 @@ AS_STORED = Mode()
 def checked(mode: Mode, quant_mode: str) -> Mode:
     """Check a mode's values, and that `quant_mode` supports them; return the mode."""
     for field, values in ("io", Io), ("weights", Weights), ("ranges", Ranges):
-        known, given = get_args(values), getattr(mode, field)
-        if given not in known:
-            raise OptionError(f"{field}: expected {' or '.join(map(repr, known))}, got {given!r}")
+        known, value = get_args(values), getattr(mode, field)
+        if value not in known:
+            raise OptionError(f"{field}: expected {' or '.join(map(repr, known))}, got {value!r}")
     if mode.platform is not None and mode.platform not in PLATFORMS:
         platforms = ", ".join(PLATFORMS)
         raise OptionError(f"platform: expected one of {platforms}, got {mode.platform!r}")

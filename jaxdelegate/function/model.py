@@ -109,8 +109,8 @@ class CallableModel:
         Tensors that depend only on constants are folded. Quantized weights are dequantized
         (`quant_mode="integer"`: the integers).
         """
-        own = self._own_params()
-        return self._functions.leaves() if own is None else own
+        changed = self._own_params()
+        return self._functions.leaves() if changed is None else changed
 
     def _own_params(self) -> Params | None:
         """The weights that replace the file's, if any; checks that none was donated."""
@@ -162,9 +162,9 @@ class CallableModel:
     def _run(self, key: str | None, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         function = self._functions.function_of(key)
         arrays = function.checked(inputs)
-        own = self._own_params()
-        if own is not None:
-            return function.call(own, arrays)[0]
+        changed = self._own_params()
+        if changed is not None:
+            return function.call(changed, arrays)[0]
         results = function.run(arrays)
         return function.call(function.params, arrays)[0] if results is None else results
 
@@ -218,8 +218,11 @@ class CallableModel:
                 "weights='prepared' prepares the weights of a file, but this model has others: "
                 "model.save(path), then load(path)"
             )
-        own, changed = self._functions.function_of(signature).leaves(mode), self._own_params() or {}
-        return apply, {n: changed.get(n, leaf) for n, leaf in own.items()}
+        leaves, changed = (
+            self._functions.function_of(signature).leaves(mode),
+            self._own_params() or {},
+        )
+        return apply, {n: changed.get(n, leaf) for n, leaf in leaves.items()}
 
     @property
     def scales(self) -> dict[str, Scale]:
@@ -272,10 +275,10 @@ class CallableModel:
                     "and save accept both"
                 )
             wanted = known[name].shape if name in known else None
-            given = np.shape(params[name]) if name in params else None
-            if wanted != given:
+            shape = np.shape(params[name]) if name in params else None
+            if wanted != shape:
                 raise TensorError(
-                    f"with_params: {name!r}: expected {_shape(wanted)}, got {_shape(given)}; "
+                    f"with_params: {name!r}: expected {_shape(wanted)}, got {_shape(shape)}; "
                     "model.params has all leaves"
                 )
         return self._like(self._functions, dict(params))

@@ -183,8 +183,8 @@ def unique_name(name: str, place: Place, taken: Collection[str], suffix: str = "
 
 def computed_names(subgraph: Subgraph) -> dict[str, int]:
     """The tensors that a subgraph reads and computes, by name, in that order."""
-    made = [i for operator in subgraph.operators for i in operator.outputs if i >= 0]
-    indices = list(dict.fromkeys((*subgraph.inputs, *made)))
+    computed = [i for operator in subgraph.operators for i in operator.outputs if i >= 0]
+    indices = list(dict.fromkeys((*subgraph.inputs, *computed)))
     return dict(zip(unique_names(subgraph, indices), indices, strict=True))
 
 

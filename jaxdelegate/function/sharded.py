@@ -76,7 +76,7 @@ class ShardedModel:
         parameters = {n: p for f in functions.lowerable() for n, p in f.parameters.items()}
         self._specs = weight_specs(weights, mesh, functions.graph, parameters)
         self._own_params = params
-        self._made: Params = {}
+        self._arrays: Params = {}
         self._applies: dict[tuple[str | None, Mode], ShardedApply] = {}
         self.mesh: Mesh = self._over.mesh
 
@@ -87,15 +87,15 @@ class ShardedModel:
         Raises:
             TensorError: a weight that replaces the file's was donated to a jitted function.
         """
-        made = self._made
-        if not made or any(leaf.is_deleted() for leaf in made.values()):
-            own = self._own_params
-            leaves = self._functions.leaves() if own is None else own
+        arrays = self._arrays
+        if not arrays or any(leaf.is_deleted() for leaf in arrays.values()):
+            changed = self._own_params
+            leaves = self._functions.leaves() if changed is None else changed
             for name, leaf in leaves.items():
                 check_alive("sharded: this model's params", name, leaf)
-                if name not in made or made[name].is_deleted():
-                    made[name] = placed(leaf, self._sharding(name))
-        return dict(made)
+                if name not in arrays or arrays[name].is_deleted():
+                    arrays[name] = placed(leaf, self._sharding(name))
+        return dict(arrays)
 
     def _sharding(self, name: str) -> NamedSharding:
         return NamedSharding(self.mesh, self._specs.get(name, WHOLE))
@@ -118,8 +118,8 @@ class ShardedModel:
             ValueError: no such signature.
         """
         apply = self._apply(signature, io)
-        own = self._functions.function_of(signature).params
-        return apply, {name: self.params[name] for name in own}
+        leaves = self._functions.function_of(signature).params
+        return apply, {name: self.params[name] for name in leaves}
 
     def _apply(self, signature: str | None, io: Io = "file") -> "ShardedApply":
         mode = checked(Mode(io), self._functions.view.options.quant_mode)
@@ -152,7 +152,7 @@ class ShardedModel:
         arrays = apply.laid_out(function.checked(inputs))
         self._check_size(arrays, apply)
         if not self._specs and self._own_params is None and isinstance(function, BatchedFunction):
-            results = function.run_over(self._over, arrays)
+            results = function.run(arrays, self._over)
             if results is not None:
                 return results
         return apply.on_mesh(self.params, arrays)
@@ -250,8 +250,8 @@ class ShardedApply:
         check_names("params", params, ())
         inputs, by_name = positional_and_named("apply", inputs, named)
         names = self._functions.names_of(self._signature)
-        given = names.in_order(by_name) if by_name else inputs
-        arrays = self._function.checked(given, self._mode.io)
+        ordered = names.in_order(by_name) if by_name else inputs
+        arrays = self._function.checked(ordered, self._mode.io)
         results = self.on_mesh(params, self.laid_out(arrays))
         return names.named(results) if by_name else results
 

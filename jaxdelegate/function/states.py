@@ -65,10 +65,10 @@ class ModelStates:
         The subgraph's own initialization has priority over those of others.
         """
         others = (s for s in self._subgraphs if s.index != subgraph)
-        found: dict[Hashable, np.ndarray] = {}
+        values: dict[Hashable, np.ndarray] = {}
         for each in (self._subgraphs[subgraph], *others):
-            found = {**self._assigned_in(each), **found}
-        return found
+            values = {**self._assigned_in(each), **values}
+        return values
 
     def _assigned_in(self, subgraph: Subgraph) -> Mapping[Hashable, np.ndarray]:
         """The values that a subgraph's CALL_ONCE operators assign."""
@@ -155,10 +155,10 @@ class States:
         for tensor in self._variables:
             name = self.names[tensor.index]
             check_alive("apply: state", name, state[name])
-            given, wanted = jnp.shape(state[name]), tensor.shape
-            if given != wanted:
+            shape, wanted = jnp.shape(state[name]), tensor.shape
+            if shape != wanted:
                 raise TensorError(
-                    f"apply: state[{name!r}]: expected the shape {list(wanted)}, got {list(given)}"
+                    f"apply: state[{name!r}]: expected the shape {list(wanted)}, got {list(shape)}"
                 )
         return {name: state[name] for name in self.names.values()}
 
@@ -169,8 +169,8 @@ class States:
             raise TensorError("apply: the model draws no random numbers: leave `key` out")
         states = dict(self.for_call(io) if state is None else state)
         for number, name in enumerate(generators):
-            own = jax.random.fold_in(key, number)
-            states[name] = jax.random.bits(own, jnp.shape(states[name])[-1:], jnp.uint32)
+            seed = jax.random.fold_in(key, number)
+            states[name] = jax.random.bits(seed, jnp.shape(states[name])[-1:], jnp.uint32)
         return states
 
     def _initial_value(self, tensor: Tensor) -> np.ndarray:

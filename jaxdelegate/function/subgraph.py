@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +15,17 @@ from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError, TensorError
 from jaxdelegate.function.arguments import device_of, dtype_of, fitting
-from jaxdelegate.function.leaves import Leaves
-from jaxdelegate.function.lowerings import Compilers, Lowerings
+from jaxdelegate.function.context import Ends, ModelContext
+from jaxdelegate.function.lowerings import Lowerings
 from jaxdelegate.function.mode import AS_STORED, Mode
 from jaxdelegate.function.records import Parameter, Params
-from jaxdelegate.function.states import ModelStates
-from jaxdelegate.function.training.trainable import Trainable
-from jaxdelegate.function.views import View
 from jaxdelegate.function.weights import FileWeights, PreparedWeights
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lru_cache import LruCache
-from jaxdelegate.model.records import Model, Tensor
+from jaxdelegate.model.records import Tensor
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
-from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.pjrt import client
 from jaxdelegate.plan.planner import EntryPoint
 from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
@@ -61,58 +57,24 @@ class Lowering:
     states: tuple[jax.Array, ...]
 
 
-class Ends(NamedTuple):
-    """A subgraph, with the tensors that are its function's inputs and outputs."""
-
-    subgraph: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ModelContext:
-    """What the functions of a model share."""
-
-    graph: Model
-    view: View
-    trainable: Trainable
-    states: ModelStates
-    compilers: Compilers
-    leaves: Leaves
-    arrays: Params = dataclasses.field(default_factory=dict)  # weights in the file's layout
-
-
 class SubgraphFunction:
     """One subgraph with given inputs and outputs, lowered once for each set of input shapes."""
 
     def __init__(self, model: ModelContext, ends: Ends, key: GraphKey) -> None:
-        subgraphs, most = Subgraphs(model.graph.subgraphs), model.view.options.max_programs
-        entry = EntryPoint(subgraphs[ends.subgraph], subgraphs, model.view.limits)
-        self._compilers, self._options = model.compilers, model.view.options
+        """Lower nothing yet; `key`: of the subgraph, for programs that are shared."""
+        view, most = model.view, model.view.options.max_programs
+        entry = EntryPoint(model.subgraphs[ends.subgraph], model.subgraphs, view.limits)
+        self._compilers, self._options = model.compilers, view.options
         self._subgraph = entry.subgraph
         _, self._inputs, self.outputs = ends
         constants = ((i, entry.declared[i].const) for i in ends.outputs)
         self._constants = {i: value for i, value in constants if value is not None}
         self._plans = WholePlans(entry, ends.inputs, ends.outputs, most)
         self._states = model.states.of(entry.explicit)
-        self._lowerings = Lowerings(
-            subgraphs,
-            ends.subgraph,
-            ends.inputs,
-            self._plans,
-            model.compilers.traced,
-            model.trainable,
-        )
-        self._file_weights = FileWeights(
-            subgraphs,
-            self._subgraph,
-            lowerings=self._lowerings,
-            leaves=model.leaves,
-            trainable=model.trainable,
-            arrays=model.arrays,
-        )
+        self._lowerings = Lowerings(model, ends, self._plans)
+        self._file_weights = FileWeights(model, self._subgraph, self._lowerings)
         declared = tuple(t.shape for t in self.tensors())
-        self._prepared = PreparedWeights(ends.inputs, declared, self._plans, model.compilers, most)
+        self._prepared = PreparedWeights(model, ends, declared, self._plans)
         self._key, self._state = key, GraphState()
         # Programs that the process still has in memory.
         self._programs: MutableMapping[Hashable, Program] = weakref.WeakValueDictionary()
@@ -142,55 +104,64 @@ class SubgraphFunction:
     # ---- programs as for a delegate
 
     def run(
-        self, arrays: Sequence[Any], slices: BatchSlices = WHOLE_BATCH
+        self,
+        arrays: Sequence[Any],
+        slices: BatchSlices = WHOLE_BATCH,
+        over: OverMesh | None = None,
     ) -> tuple[jax.Array, ...] | None:
         """The outputs, by a program compiled as for a delegate.
 
         Args:
             arrays: the inputs, as `checked` returns them.
             slices: the slices of the batch to compute one by one.
+            over: the mesh of which each device computes its part, by one program for all of them.
 
         Returns:
-            None if JAX traces the inputs, or they are on several devices: see `call`.
+            None if JAX traces the inputs, or they are on several devices without a mesh: see
+            `call`.
         """
-        device = device_of(arrays, self._options.platform)
-        return None if device is None else self._run(device, arrays, slices)
-
-    def run_over(
-        self, over: OverMesh, arrays: Sequence[Any], slices: BatchSlices = WHOLE_BATCH
-    ) -> tuple[jax.Array, ...]:
-        """The outputs, each device of a mesh computing its part, by one program for all of them."""
-        return self._run(over, arrays, slices)
-
-    def _run(
-        self, place: Place, arrays: Sequence[Any], slices: BatchSlices
-    ) -> tuple[jax.Array, ...]:
-        given = zip(self._inputs, arrays, strict=True)
-        over = place if isinstance(place, OverMesh) else None
-        parts = [(i, a.shape if over is None else over.part(i, a.shape)) for i, a in given]
-        tensors = self._subgraph.tensors
-        shapes = tuple(_shape_in_slice(i, shape, tensors[i], slices) for i, shape in parts)
+        place = over or device_of(arrays, self._options.platform)
+        if place is None:
+            return None
+        inputs = dict(zip(self._inputs, arrays, strict=True))
+        shapes = tuple(self._shape_of_part(i, a.shape, slices, over) for i, a in inputs.items())
         program = self._program(place, shapes, slices)
-        known = self._constants | dict(zip(self._inputs, arrays, strict=True))
+        known = self._constants | inputs
         if program is not None:
-            states, names = self._states.for_call() if program.states else {}, self._states.names
-            initial = {i: _for_slices(i, states[names[i]], slices) for i in program.states}
-            if over is not None:
-                initial = {i: placed(value, over.sharding(None)) for i, value in initial.items()}
-            values = [(known | initial)[i] for i in (*program.inputs, *program.states)]
-            try:
-                results = program(values)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                platform = platform_of(_device(place).platform)
-                raise DeviceMemoryError(
-                    f"{printable(self._subgraph.name) or 'The model'} failed to run on {place}: "
-                    f"{memory_errors.of_program(error, platform, program)}"
-                ) from error
-            known.update(zip(program.outputs, results, strict=False))
+            known.update(self._computed(program, place, known, slices))
         with jax.enable_x64(True), client.on_purpose():
             return tuple(jnp.asarray(known[i]) for i in self.outputs)
+
+    def _shape_of_part(
+        self, index: int, shape: Shape, slices: BatchSlices, over: OverMesh | None
+    ) -> Shape:
+        """An input's shape in one slice of one device's part of a batch."""
+        shape = shape if over is None else over.part(index, shape)
+        if not slices.are_single or index in slices.shared:
+            return shape
+        is_stacked = len(shape) != len(self._subgraph.tensors[index].shape)
+        return shape[1:] if is_stacked else (1, *shape[1:])
+
+    def _computed(
+        self, program: Program, place: Place, known: Mapping[int, Any], slices: BatchSlices
+    ) -> Mapping[int, jax.Array]:
+        """The outputs of a program by tensor, from its inputs and initial states."""
+        states, names = self._states.for_call() if program.states else {}, self._states.names
+        initial = {i: _for_slices(i, states[names[i]], slices) for i in program.states}
+        if isinstance(place, OverMesh):
+            initial = {i: placed(value, place.sharding(None)) for i, value in initial.items()}
+        values = {**known, **initial}
+        try:
+            results = program([values[i] for i in (*program.inputs, *program.states)])
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            platform = platform_of(_device(place).platform)
+            raise DeviceMemoryError(
+                f"{printable(self._subgraph.name) or 'The model'} failed to run on {place}: "
+                f"{memory_errors.of_program(error, platform, program)}"
+            ) from error
+        return dict(zip(program.outputs, results, strict=False))
 
     def _program(self, place: Place, shapes: Shapes, slices: BatchSlices) -> Program | None:
         """The program that a delegate would use; None if all outputs are constant."""
@@ -236,11 +207,11 @@ class SubgraphFunction:
             mode: how it computes.
         """
         params = self._weights(mode).fitting(params, mode)
-        own = None if state is None else self._states.fitting(state)
+        states = None if state is None else self._states.fitting(state)
         # The jitted function must get the inputs' 64-bit dtypes.
         with jax.enable_x64(True), client.on_purpose():
             run = self._jit(mode, tuple(a.shape for a in arrays))
-            outputs, new = _with_advice(lambda: run(params, tuple(arrays), own))
+            outputs, new = _with_advice(lambda: run(params, tuple(arrays), states))
         return outputs, {**new, **{n: v for n, v in (state or {}).items() if n not in new}}
 
     def lowered(self, shapes: Shapes, params: Params | None = None) -> Lowering:
@@ -253,8 +224,8 @@ class SubgraphFunction:
         platform = self._lowerings.platform
         with jax.enable_x64(True):
             (partition,) = self._lowerings.by_platform(shapes, platform, learns=False).values()
-            given = self.params if params is None else params
-            leaves = self._file_weights.fitting(given, AS_STORED)
+            known = self.params if params is None else params
+            leaves = self._file_weights.fitting(known, AS_STORED)
             weights = self._file_weights.read_by(partition, leaves, AS_STORED)
             initial = self.initial_state() if partition.states else {}
             states = tuple(initial[self._states.names[i]] for i in partition.states)
@@ -289,9 +260,9 @@ class SubgraphFunction:
             results = self._float_call(partition, weights, [known[i] for i in read])
         else:
             results = partition.call(weights, [known[i] for i in read])
-        made = dict(zip((*partition.outputs, *partition.states), results, strict=True))
-        known.update(made)
-        new = {**states, **{self._states.names[i]: made[i] for i in partition.states}}
+        values = dict(zip((*partition.outputs, *partition.states), results, strict=True))
+        known.update(values)
+        new = {**states, **{self._states.names[i]: values[i] for i in partition.states}}
         return tuple(jnp.asarray(known[i]) for i in self.outputs), new
 
     def _float_call(
@@ -305,8 +276,8 @@ class SubgraphFunction:
             on_grid = map(fake_quantization.simulate, values, read, scales)
             return partition.call(weights, list(on_grid), inside=True)
         results = partition.call(weights, list(map(fake_quantization.leave, values, read)))
-        made = (partition.outside(i) for i in (*partition.outputs, *partition.states))
-        return tuple(map(fake_quantization.enter, results, made))
+        specs = (partition.outside(i) for i in (*partition.outputs, *partition.states))
+        return tuple(map(fake_quantization.enter, results, specs))
 
     # ---- states
 
@@ -355,13 +326,6 @@ def _with_advice(run: Callable[[], V]) -> V:
 def _device(place: Place) -> jax.Device:
     """The device, or the device of a mesh for which programs are compiled."""
     return place.device if isinstance(place, OverMesh) else place
-
-
-def _shape_in_slice(index: int, shape: Shape, tensor: Tensor, slices: BatchSlices) -> Shape:
-    """An input's shape in one slice, from its shape in the whole batch."""
-    if not slices.are_single or index in slices.shared:
-        return shape
-    return (1, *shape[1:]) if len(shape) == len(tensor.shape) else shape[1:]
 
 
 def _for_slices(index: int, value: jax.Array, slices: BatchSlices) -> jax.Array:

@@ -47,13 +47,13 @@ def whole(options: Mapping[str, Any] | DelegateOptions | None, limits: Limits, *
     Raises:
         OptionError: an option is unknown, has an invalid value, or does not apply.
     """
-    asked = given = DelegateOptions.of(options, **more)
-    if given.quant_mode == "auto":
-        given = dataclasses.replace(given, quant_mode="float_view")
-    wrong = sorted(set(given.changed()) - _OPTIONS)
+    asked = chosen = DelegateOptions.of(options, **more)
+    if chosen.quant_mode == "auto":
+        chosen = dataclasses.replace(chosen, quant_mode="float_view")
+    wrong = sorted(set(chosen.changed()) - _OPTIONS)
     if wrong:
         raise OptionError(
             f"load: {wrong[0]} is an option for delegates in interpreters; "
             f"these apply here: {', '.join(sorted(_OPTIONS))}"
         )
-    return View(given, limits, prepared=asked)
+    return View(chosen, limits, prepared=asked)

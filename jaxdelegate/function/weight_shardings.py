@@ -45,21 +45,21 @@ def weight_specs(
         parameters: the weights by name.
     """
     if isinstance(wanted, str):
-        found = {} if wanted == REPLICATED else _by_channels(wanted, mesh, graph, parameters)
+        specs = {} if wanted == REPLICATED else _by_channels(wanted, mesh, graph, parameters)
     elif isinstance(wanted, Mapping):
-        found = _by_pattern(wanted, parameters)
+        specs = _by_pattern(wanted, parameters)
     elif callable(wanted):
-        found = {name: wanted(name, p.shape) for name, p in parameters.items()}
+        specs = {name: wanted(name, p.shape) for name, p in parameters.items()}
     else:
         raise OptionError(
             f"sharded: weights: expected {REPLICATED!r}, an axis of the mesh, a dictionary from "
             "name patterns to PartitionSpecs, or a function (name, shape) -> PartitionSpec, got "
             f"{type(wanted).__name__}"
         )
-    for name, spec in found.items():
+    for name, spec in specs.items():
         if spec is not None:
             check_spec(spec, f"weight {name!r}", parameters[name].shape, mesh)
-    return {name: spec for name, spec in found.items() if spec is not None and any(spec)}
+    return {name: spec for name, spec in specs.items() if spec is not None and any(spec)}
 
 
 def check_axes(what: str, axes: tuple[str, ...], mesh: Mesh) -> None:
@@ -118,7 +118,7 @@ def _by_channels(
 ) -> dict[str, PartitionSpec | None]:
     """Specs that divide weights and biases of convolutions and products by output channels."""
     check_axes("weights", (axis,), mesh)
-    found: dict[str, PartitionSpec | None] = {}
+    specs: dict[str, PartitionSpec | None] = {}
     for name, parameter in parameters.items():
         shape = parameter.shape
         dimensions = {
@@ -127,14 +127,14 @@ def _by_channels(
             for dimension in _channel_dimensions(graph, subgraph, tensor, shape)
         }
         if len(dimensions) == 1 and shape[(d := dimensions.pop())] % mesh.shape[axis] == 0:
-            found[name] = divided(*(None for _ in range(d)), axis)
-    if not found:
+            specs[name] = divided(*(None for _ in range(d)), axis)
+    if not specs:
         raise OptionError(
             f"sharded: weights: no convolution or product has a number of output channels that is "
             f"divisible by {mesh.shape[axis]}, the size of axis {axis!r}; weights={REPLICATED!r} "
             "keeps all weights on every device"
         )
-    return found
+    return specs
 
 
 def _channel_dimensions(graph: Model, subgraph: int, tensor: int, shape: Shape) -> Iterator[int]:

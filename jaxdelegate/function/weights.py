@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -11,11 +11,10 @@ import numpy as np
 
 from jaxdelegate.errors import GradientError, OptionError, TensorError
 from jaxdelegate.function.arguments import check_alive, check_names
-from jaxdelegate.function.leaves import Leaves
-from jaxdelegate.function.lowerings import Compilers, Lowerings, for_platform
+from jaxdelegate.function.context import Ends, ModelContext
+from jaxdelegate.function.lowerings import Lowerings, for_platform
 from jaxdelegate.function.mode import Mode
 from jaxdelegate.function.records import Parameter, Params, Place, Scale
-from jaxdelegate.function.training.trainable import Trainable
 from jaxdelegate.lowering.computation import LoweredPartition, Weight
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.records import Subgraph
@@ -38,20 +37,11 @@ Compute = Callable[[LoweredPartition, Mode, Mapping[Weight, Any], tuple[Any, ...
 class FileWeights:
     """The leaves that a subgraph reads, in the file's layout, and its trainable scales."""
 
-    def __init__(
-        self,
-        subgraphs: Sequence[Subgraph],
-        subgraph: Subgraph,
-        lowerings: Lowerings,
-        leaves: Leaves,
-        trainable: Trainable,
-        arrays: Params,
-    ) -> None:
-        """`arrays`: those of all functions of the model."""
-        self._subgraphs, self._subgraph = subgraphs, subgraph
-        self._lowerings, self._leaves, self._trainable = lowerings, leaves, trainable
+    def __init__(self, model: ModelContext, subgraph: Subgraph, lowerings: Lowerings) -> None:
+        """`subgraph`: with explicit states."""
+        self._subgraphs, self._subgraph, self._lowerings = model.subgraphs, subgraph, lowerings
+        self._leaves, self._trainable, self._arrays = model.leaves, model.trainable, model.arrays
         self._scales: dict[Mode, dict[str, Scale]] = {}
-        self._arrays = arrays
 
     @functools.cached_property
     def _declared(self) -> LoweredPartition:
@@ -79,13 +69,13 @@ class FileWeights:
         All functions of the model share the arrays; a donated one is created again when it is
         next used.
         """
-        found = {name: self._arrays.get(name) for name in self._values}
-        lost = [name for name, array in found.items() if array is None or array.is_deleted()]
+        arrays = {name: self._arrays.get(name) for name in self._values}
+        lost = [name for name, array in arrays.items() if array is None or array.is_deleted()]
         if lost:  # concrete arrays, also during a trace
             with jax.enable_x64(True), jax.ensure_compile_time_eval(), client.on_purpose():
-                found.update((name, jnp.asarray(self._values[name][1])) for name in lost)
-            self._arrays.update((name, found[name]) for name in lost)
-        return found
+                arrays.update((name, jnp.asarray(self._values[name][1])) for name in lost)
+            self._arrays.update((name, arrays[name]) for name in lost)
+        return arrays
 
     def leaves(self, mode: Mode) -> Params:
         """`params`, and the scales that are trained; see `scales`."""
@@ -99,19 +89,19 @@ class FileWeights:
             places = [place for place, _ in self._values.values()]
             if mode.on_grid and not any(map(self._trainable.is_weight, places)):
                 raise OptionError("weights='fake_quantized': the model has no quantized weights")
-            found = self._used_scales(mode, places) if mode.learns else set()
-            if mode.learns and not found:
+            names = self._used_scales(mode, places) if mode.learns else set()
+            if mode.learns and not names:
                 raise OptionError("ranges='learned': the model has no scales that can change")
             known = self._trainable.scales
-            self._scales[mode] = {name: known[name] for name in known if name in found}
+            self._scales[mode] = {name: known[name] for name in known if name in names}
         return self._scales[mode]
 
     def _used_scales(self, mode: Mode, places: Iterable[Place]) -> set[str]:
         partition = self._lowerings.declared(learns=True)
         activations = [self._place(w) for w in partition.preparations if w.is_scale]
-        found = {self._trainable.by_place[place] for place in activations}
+        names = {self._trainable.by_place[place] for place in activations}
         of_weights = map(self._trainable.scale_of_weight, places if mode.on_grid else ())
-        return found | {name for name in of_weights if name is not None}
+        return names | {name for name in of_weights if name is not None}
 
     def _parameters_of(self, partition: LoweredPartition) -> Iterable[Weight]:
         return (w for w in partition.preparations if self._is_parameter(partition, w))
@@ -168,10 +158,10 @@ class FileWeights:
         check_names("params", params, wanted)
         for name, shape in wanted.items():
             check_alive("apply: params", name, params[name])
-            given = jnp.shape(params[name])
-            if given != shape:
+            got = jnp.shape(params[name])
+            if got != shape:
                 raise TensorError(
-                    f"apply: params[{name!r}]: expected the shape {list(shape)}, got {list(given)}"
+                    f"apply: params[{name!r}]: expected the shape {list(shape)}, got {list(got)}"
                 )
         return {name: params[name] for name in wanted}
 
@@ -200,16 +190,16 @@ class _Lowered:
     @functools.cached_property
     def named(self) -> Params:
         """The arrays by name, after their tensors; equal arrays have one name."""
-        found: dict[int, str] = {}
-        taken: dict[str, int] = {}
+        names: dict[int, str] = {}
+        counts: dict[str, int] = {}
         for weight, array in self.arrays.items():
-            if id(array) in found:
+            if id(array) in names:
                 continue
             name = self.partition.specs[weight.tensor].name or f"tensor_{weight.tensor}"
-            taken[name] = taken.get(name, 0) + 1
-            found[id(array)] = name if taken[name] == 1 else f"{name}#{taken[name]}"
+            counts[name] = counts.get(name, 0) + 1
+            names[id(array)] = name if counts[name] == 1 else f"{name}#{counts[name]}"
         by_id = {id(array): array for array in self.arrays.values()}
-        return {name: by_id[i] for i, name in found.items()}
+        return {name: by_id[i] for i, name in names.items()}
 
 
 class PreparedWeights:
@@ -219,18 +209,13 @@ class PreparedWeights:
     """
 
     def __init__(
-        self,
-        inputs: tuple[int, ...],
-        declared: Shapes,
-        plans: WholePlans,
-        compilers: Compilers,
-        most: int,
+        self, model: ModelContext, ends: Ends, declared: Shapes, plans: WholePlans
     ) -> None:
-        """`declared` are the shapes of the file, `most` how many others are remembered."""
-        self._inputs, self._declared, self._plans = inputs, declared, plans
-        self._compilers = compilers
+        """`declared`: the shapes of the file."""
+        self._inputs, self._declared, self._plans = ends.inputs, declared, plans
+        self._compilers = model.compilers
         self._first: dict[str | None, _Lowered] = {}
-        self._others: LruCache[Any, _Lowered] = LruCache(most)
+        self._others: LruCache[Any, _Lowered] = LruCache(model.view.options.max_programs)
 
     @property
     def computes(self) -> bool:
@@ -257,11 +242,11 @@ class PreparedWeights:
             if name not in params:
                 raise TensorError(f"apply: params has no {name!r}: {_SOURCE}")
             check_alive("apply: params", name, params[name])
-            given = jnp.asarray(params[name])
-            if (given.shape, given.dtype) != (leaf.shape, leaf.dtype):
+            got = jnp.asarray(params[name])
+            if (got.shape, got.dtype) != (leaf.shape, leaf.dtype):
                 raise TensorError(
                     f"apply: params[{name!r}]: expected {leaf.dtype} {list(leaf.shape)}, got "
-                    f"{given.dtype} {list(given.shape)}: {_SOURCE}"
+                    f"{got.dtype} {list(got.shape)}: {_SOURCE}"
                 )
         return {name: params[name] for name in wanted}
 
@@ -271,10 +256,12 @@ class PreparedWeights:
         """The outputs and states; differentiating them raises a GradientError."""
         shapes = tuple(a.shape for a in arrays)
         with jax.enable_x64(True):
-            own, weights = self._read(mode.device, shapes, params)
+            lowered, weights = self._read(mode.device, shapes, params)
 
             def run(values: Any, *rest: Any) -> Results:
-                return compute(own.partition, mode, dict(zip(weights, values, strict=True)), *rest)
+                return compute(
+                    lowered.partition, mode, dict(zip(weights, values, strict=True)), *rest
+                )
 
             call = jax.custom_jvp(run)
             call.defjvp(_refuse)
@@ -284,12 +271,14 @@ class PreparedWeights:
         self, platform: str | None, shapes: Shapes, params: Params
     ) -> tuple[_Lowered, dict[Weight, Any]]:
         """The lowering for these shapes, with its weights; what `params` lacks is constant."""
-        own = first = self._first[platform]
+        lowered = first = self._first[platform]
         if shapes != self._declared:
-            own = self._others.get((platform, shapes), lambda: self._lowered(platform, shapes))
-        given = {id(array): params[name] for name, array in first.named.items()}
-        arrays = {weight: given.get(id(array), array) for weight, array in own.arrays.items()}
-        return own, {**arrays, **own.constants}
+            lowered = self._others.get((platform, shapes), lambda: self._lowered(platform, shapes))
+        replaced = {id(array): params[name] for name, array in first.named.items()}
+        arrays = {
+            weight: replaced.get(id(array), array) for weight, array in lowered.arrays.items()
+        }
+        return lowered, {**arrays, **lowered.constants}
 
     def _lowered(self, platform: str | None, shapes: Shapes) -> _Lowered:
         compiler, shared = self._compilers.preparing(platform)
