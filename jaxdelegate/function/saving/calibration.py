@@ -26,7 +26,7 @@ _MAX_BYTES = 2  # of the integers of activations
 
 def calibrated(
     functions: Functions,
-    rules: SharedScales,
+    shared: SharedScales,
     leaves: Mapping[str, StoredLeaf],
     values: Mapping[str, np.ndarray],
     batches: Iterable[Any],
@@ -41,22 +41,22 @@ def calibrated(
         if array.size and leaf.quantization is not None:
             seen.update(dict.fromkeys(leaf.places, (float(array.min()), float(array.max()))))
     constants = {place for leaf in leaves.values() for place in leaf.places}
-    for group in rules.groups:
+    for group in shared.groups:
         places = group.tensors
         known = [seen[p] for p in places if p in seen]
         is_weight = constants.issuperset(places)
-        can_change = group.fixed_by is None and all(_is_activation(rules, p) for p in places)
+        can_change = group.fixed_by is None and all(_is_activation(shared, p) for p in places)
         if not known or is_weight or not can_change:
             continue
         ends = min(low for low, _ in known), max(high for _, high in known)
-        new = _chosen(rules.tensor(places[0]).dtype, *ends)
+        new = _chosen(shared.tensor(places[0]).dtype, *ends)
         if new is not None:
             yield from ((place, *new) for place in places)
 
 
-def _is_activation(rules: SharedScales, place: Place) -> bool:
-    q = rules.quantization(place)
-    return q is not None and q.scale.size == 1 and rules.tensor(place).dtype.itemsize <= _MAX_BYTES
+def _is_activation(shared: SharedScales, place: Place) -> bool:
+    q = shared.quantization(place)
+    return q is not None and q.scale.size == 1 and shared.tensor(place).dtype.itemsize <= _MAX_BYTES
 
 
 def _chosen(dtype: np.dtype, low: float, high: float) -> tuple[np.ndarray, np.ndarray] | None:

@@ -15,12 +15,17 @@ from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.records import Place, Scale, computed_names
 from jaxdelegate.function.saving.calibration import calibrated
 from jaxdelegate.function.saving.part_files import part_file
-from jaxdelegate.function.saving.scale_rules import NewScales, completed
+from jaxdelegate.function.saving.scales import (
+    NewScales,
+    checked_scale,
+    completed,
+    fitting_blocks,
+    fitting_scales,
+)
 from jaxdelegate.function.saving.stored_leaves import (
     StoredLeaf,
     checked,
     encoded,
-    parameters,
     stored_leaves,
 )
 from jaxdelegate.function.training.trainable import SUFFIX, Trainable
@@ -33,7 +38,6 @@ from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.passes.channel_folding import foldable
 from jaxdelegate.passes.shared_scales import SharedScales
-from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Quantization, integer_range
 from jaxdelegate.text import printable
 
@@ -60,7 +64,7 @@ class Saving:
         self._leaves = stored_leaves(file, as_floats=self._as_floats)
         self._leaf_at = {p: leaf for leaf in self._leaves.values() for p in leaf.places}
         self._computed = computed_names(file.subgraphs[0])
-        self._rules = SharedScales(file.subgraphs, [leaf.places for leaf in self._leaves.values()])
+        self._shared = SharedScales(file.subgraphs, [leaf.places for leaf in self._leaves.values()])
         self._arrays: dict[str, np.ndarray] = {}
         self._given: NewScales = {}
         self._points: dict[Place, np.ndarray] = {}
@@ -84,7 +88,7 @@ class Saving:
             raise OptionError(
                 'calibrate: expected quant_mode="float_view", the default, got "integer"'
             )
-        ranges = calibrated(self._functions, self._rules, self._leaves, self._arrays, batches)
+        ranges = calibrated(self._functions, self._shared, self._leaves, self._arrays, batches)
         for place, scale, point in ranges:
             if place not in self._given:
                 self._given[place], self._points[place] = scale, point
@@ -111,14 +115,14 @@ class Saving:
         return ((0, self._computed[name]),) if name in self._computed else ()
 
     def _take_scale(self, key: str, places: tuple[Place, ...], value: Any) -> None:
-        q = self._rules.quantization(places[0])
+        q = self._shared.quantization(places[0])
         if q is None:
-            name = self._rules.tensor(places[0]).name
+            name = self._shared.tensor(places[0]).name
             raise TensorError(f"save: params[{key!r}]: tensor {name!r} is not quantized")
         if q.blockwise is not None:
             self._take_block_scale(key, places, q, value)
             return
-        new = _scale(key, value, q.scale)
+        new = checked_scale(key, value, q.scale)
         self._given.update(dict.fromkeys(places, new))
 
     def _take_block_scale(
@@ -136,7 +140,7 @@ class Saving:
                     f"save: params[{key!r}]: {leaf.name!r} has the same scales, in the tensor "
                     f"{holder.name!r}; keep the stored scales"
                 )
-        new = checked(holder, _scale(key, value, holder.value))
+        new = checked(holder, checked_scale(key, value, holder.value))
         for place in holder.places:
             self._data[place] = encoded(holder, new).data
         stored = new.astype(holder.spec.dtype)
@@ -169,7 +173,7 @@ class Saving:
 
     def _scaled(self) -> Iterable[str]:
         names = [*self._leaves, *self._computed]
-        return (n for n in names if self._rules.quantization(self._places(n)[0]) is not None)
+        return (n for n in names if self._shared.quantization(self._places(n)[0]) is not None)
 
     # ---- the stored form
 
@@ -177,7 +181,7 @@ class Saving:
         """The file with all changes."""
         if self._rescale:
             self._choose_scales()
-        scales = completed(self._rules, self._given, self._moved())
+        scales = completed(self._shared, self._given, self._moved())
         for leaf in self._leaves.values():
             self._store(leaf, scales)
         if self._clamped:
@@ -191,7 +195,7 @@ class Saving:
     def _moved(self) -> dict[Place, bool]:
         """Biases with new values, or with zeros, and whether any new value is not zero."""
         found = {}
-        for place in self._rules.by_bias():
+        for place in self._shared.by_bias():
             leaf = self._leaf_at.get(place)
             given = None if leaf is None else self._arrays.get(leaf.name)
             if leaf is not None and (given is not None or not leaf.raw.any()):
@@ -235,7 +239,7 @@ class Saving:
         """The changed fields of tensors' quantization, including recorded ranges."""
         numbers: dict[Place, dict[str, np.ndarray]] = {}
         for place in {**scales, **self._points}:
-            tensor = self._rules.tensor(place)
+            tensor = self._shared.tensor(place)
             q = tensor.quantization
             assert q is not None
             scale = scales.get(place, q.scale)
@@ -255,7 +259,7 @@ class Saving:
     # ---- new scales for changed weights
 
     def _choose_scales(self) -> None:
-        derived = {bias.place for bias in self._rules.biases}
+        derived = {bias.place for bias in self._shared.biases}
         for name, array in self._arrays.items():
             leaf = self._leaves[name]
             q = leaf.quantization
@@ -266,13 +270,13 @@ class Saving:
             if leaf.places[0] in self._given or name in self._blocks:
                 continue
             if q.blockwise is not None:
-                self._take_block_scale(name + SUFFIX, leaf.places, q, _block_scales(leaf, array))
+                self._take_block_scale(name + SUFFIX, leaf.places, q, fitting_blocks(leaf, array))
             else:
-                self._given.update(dict.fromkeys(leaf.places, _scales(leaf, array)))
+                self._given.update(dict.fromkeys(leaf.places, fitting_scales(leaf, array)))
 
     def _is_alone(self, places: tuple[Place, ...]) -> bool:
         """Whether no other tensor and no operator depends on a constant's scale."""
-        groups = [self._rules.group(place) for place in places]
+        groups = [self._shared.group(place) for place in places]
         return all(g.fixed_by is None and set(places).issuperset(g.tensors) for g in groups)
 
 
@@ -282,74 +286,6 @@ def _scale_tensors(leaf: StoredLeaf) -> set[Place]:
     if q is None or q.blockwise is None:
         return set()
     return {(subgraph, q.blockwise.scales) for subgraph, _ in leaf.places}
-
-
-def _scale(key: str, value: Any, old: np.ndarray) -> np.ndarray:
-    """A given scale, checked, as float32 in the stored shape: its absolute value, as trained."""
-    new: np.ndarray = np.abs(np.asarray(value))
-    what = None
-    if new.shape != old.shape and not (new.shape == () and old.shape == (1,)):
-        what = f"expected the shape {list(old.shape)} of the stored scale, got {list(new.shape)}"
-    elif new.dtype.kind not in "fV":
-        what = f"expected float32, got {new.dtype}"
-    elif not (is_good := _is_scale(new)).all():
-        bad = new[~is_good].reshape(-1)[0]
-        what = f"a scale must be finite and not zero, got {bad:g}: save earlier params"
-    if what is not None:
-        raise TensorError(f"save: params[{key!r}]: {what}")
-    stored: np.ndarray = new.astype(np.float32).reshape(old.shape)
-    return stored
-
-
-def _is_scale(values: np.ndarray) -> np.ndarray:
-    """Whether each value is a positive normal float32."""
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    return np.isfinite(single) & (single >= np.finfo(np.float32).tiny)
-
-
-def _scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
-    """The smallest scales, float32, that hold a weight's values; the file's for equal channels."""
-    q = leaf.quantization
-    assert q is not None
-    axes = tuple(
-        i for i in range(array.ndim) if not (q.is_per_channel and i == q.quantized_dimension)
-    )
-    _, point = parameters(q, leaf.shape)
-    fitting = _fitting(leaf, array, point, axes).reshape(-1)
-    changed = (array != leaf.value).any(axis=axes).reshape(-1)
-    return np.where(changed & (fitting > 0), fitting, q.scale).astype(np.float32)
-
-
-def _fitting(
-    leaf: StoredLeaf, array: np.ndarray, point: np.ndarray, axes: tuple[int, ...]
-) -> np.ndarray:
-    """The smallest scale with which all values are within the integers' range."""
-    low, high = leaf.range
-    wide = array.astype(np.float64)
-    with np.errstate(all="ignore"):
-        needed = np.where(
-            wide >= 0, wide / np.maximum(high - point, 0), wide / np.minimum(low - point, 0)
-        )
-    needed = np.where(wide == 0, 0, needed)
-    return np.asarray(np.where(np.isfinite(needed), needed, 0).max(axis=axes, initial=0))
-
-
-def _block_scales(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
-    """The smallest blockwise scales that hold a weight's values, in the shape of their tensor."""
-    q = leaf.quantization
-    assert q is not None
-    assert q.blockwise is not None
-    assert q.blockwise.scale is not None
-    old = q.blockwise.scale
-    numbers = np.arange(old.size).reshape(old.shape)
-    block = affine.spread(affine.block_scales(numbers, leaf.shape, q.blockwise), leaf.shape)
-    _, point = parameters(q, leaf.shape)
-    needed, changed = np.zeros(old.size), np.zeros(old.size, bool)
-    np.maximum.at(needed, block, _fitting(leaf, array, point, ()))
-    np.logical_or.at(changed, block, array != leaf.value)
-    chosen = np.where(changed & (needed > 0), needed, old.reshape(-1).astype(np.float64))
-    return chosen.astype(np.float32).reshape(old.shape)
 
 
 def save(

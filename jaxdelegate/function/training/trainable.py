@@ -60,7 +60,7 @@ class Trainable:
                 yield group.tensors
 
     def _is_computed_by_channel(self, place: Place) -> bool:
-        tensor = self._tensor(place)
+        tensor = self._shared.tensor(place)
         q = tensor.quantization
         return tensor.stored is None and q is not None and q.is_per_channel
 
@@ -69,7 +69,7 @@ class Trainable:
         for bias in self._shared.biases:
             leaf = self._first(bias.place)
             factors = (bias.data, bias.weights)
-            tensor = self._tensor(bias.place)
+            tensor = self._shared.tensor(bias.place)
             if self._biases[leaf] != factors or tensor.stored is None or not _has_scale(tensor):
                 yield from (factors, self._biases[leaf])
 
@@ -86,7 +86,7 @@ class Trainable:
         """The first tensors of the leaves of biases whose uses have different scales."""
         products: dict[Place, list[np.ndarray]] = {}
         for bias in self._shared.biases:
-            factors = [self._tensor(p).quantization for p in (bias.data, bias.weights)]
+            factors = [self._shared.tensor(p).quantization for p in (bias.data, bias.weights)]
             scales = [np.ones(1, np.float32) if q is None else q.scale for q in factors]
             products.setdefault(self._first(bias.place), []).append(scales[0] * scales[1])
         return frozenset(
@@ -162,11 +162,11 @@ class Trainable:
         """A bias's scale: the file's, times the change of the product of its factors' scales."""
         before, now = np.ones(1, np.float32), jnp.ones(1, np.float32)
         for place in factors:
-            q = self._tensor(place).quantization
+            q = self._shared.tensor(place).quantization
             file = np.ones(1, np.float32) if q is None else q.scale
-            given = scales.get(self.by_place.get(place, ""), file)
+            trained = scales.get(self.by_place.get(place, ""), file)
             before = before * file
-            now = now * learned_scales.positive(given, 1.0)
+            now = now * learned_scales.positive(trained, 1.0)
         change = jax_affine.quotient(now, before).astype(np.float32)  # exactly 1 without a change
         return jnp.asarray(grid.quantization.scale) * change
 
@@ -177,7 +177,7 @@ class Trainable:
         return self._grids[place]
 
     def _grid_of(self, place: Place) -> WeightGrid | None:
-        tensor = self._tensor(place)
+        tensor = self._shared.tensor(place)
         q, data = tensor.quantization, tensor.data
         if q is None or data is None or not q.has_scale or tensor.dtype.kind not in "iuV":
             return None
@@ -196,11 +196,8 @@ class Trainable:
             )
         )
 
-    def _tensor(self, place: Place) -> Tensor:
-        return self._subgraphs[place[0]].tensors[place[1]]
-
     def _quantization(self, place: Place) -> Quantization:
-        quantization = self._tensor(place).quantization
+        quantization = self._shared.tensor(place).quantization
         assert quantization is not None  # all places of `ScaleGroup` have scales
         return quantization
 
