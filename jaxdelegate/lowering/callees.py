@@ -71,8 +71,8 @@ class Callees:
         if any(t.is_variable for t in with_explicit_states(subgraph).subgraph.tensors):
             return f"subgraph {index} has variable tensors"
         try:
-            given = None if inputs is None else _as_stored(subgraph, inputs)
-            specs = subgraph_specs(subgraph, given, self.subgraphs)
+            known = None if inputs is None else _as_stored(subgraph, inputs)
+            specs = subgraph_specs(subgraph, known, self.subgraphs)
         except InterpreterError as error:
             return str(error)
         by_index = dict(enumerate(specs))
@@ -102,12 +102,12 @@ class Callees:
         if self.context.quant_mode != "float_view" or not called:
             return None
         for places in handed_on(operator, _CALLER, called):
-            found = [
+            passed = [
                 specs[i] if s == _CALLER else self.subgraphs[s].tensors[i].spec()
                 for s, i in places
                 if i >= 0
             ]
-            reasons = (why_not_alike(found[0], spec) for spec in found[1:])
+            reasons = (why_not_alike(passed[0], spec) for spec in passed[1:])
             reason = next(filter(None, reasons), None)
             if reason is not None:
                 return reason
@@ -133,12 +133,12 @@ class Callees:
             self, context=dataclasses.replace(self.context, precision=policy)
         )
         declared = gather(declared_specs(subgraph), subgraph.inputs)
-        given = declared if inputs is None else inputs
+        specs = declared if inputs is None else inputs
         known = tuple(
             dataclasses.replace(
                 stored, shape=spec.shape, const=spec.const if spec.dtype == stored.dtype else None
             )
-            for stored, spec in zip(declared, given, strict=True)
+            for stored, spec in zip(declared, specs, strict=True)
         )
         return Callee(callees, subgraph, known, is_closed)
 
@@ -199,9 +199,9 @@ class Callee:
 
         def call(*arrays: Any) -> tuple[Any, ...]:
             partition = self._partition(self._variable, arrays, raw_weights=True)
-            given = dict(zip(self.subgraph.inputs, arrays, strict=True))
+            arguments = dict(zip(self.subgraph.inputs, arrays, strict=True))
             values = {
-                weight: self._value(partition, weight, weights, given)
+                weight: self._value(partition, weight, weights, arguments)
                 for weight in partition.preparations
             }
             return partition.call(values, arrays, inside=True)
@@ -212,12 +212,12 @@ class Callee:
         self, inputs: Specs, arrays: Sequence[Any], *, raw_weights: bool
     ) -> LoweredPartition:
         """The subgraph, lowered for the constants of `inputs` and the shapes of `arrays`."""
-        given = tuple(
+        shaped = tuple(
             dataclasses.replace(spec, shape=tuple(array.shape))
             for spec, array in zip(inputs, arrays, strict=True)
         )
         subgraph, context = self.subgraph, self.callees.in_context()
-        specs = subgraph_specs(subgraph, given, self.callees.subgraphs)
+        specs = subgraph_specs(subgraph, shaped, self.callees.subgraphs)
         return lower_partition(
             with_list_updates(subgraph, specs).operators,
             dict(enumerate(specs)),
@@ -250,12 +250,12 @@ class Callee:
         partition: LoweredPartition,
         weight: Weight,
         weights: Mapping[Weight, Any],
-        given: Mapping[int, Any],
+        arguments: Mapping[int, Any],
     ) -> Any:
         is_passed = weight.subgraph is None and not weight.is_scale
-        if is_passed and weight.tensor in given:  # an argument of known value
+        if is_passed and weight.tensor in arguments:  # an argument of known value
             prepare = partition.preparations[weight]
-            array = jnp.asarray(given[weight.tensor])
+            array = jnp.asarray(arguments[weight.tensor])
             return array if prepare is None else prepare(array)
         outside = self._outside(weight)
         if self._is_own(weight) and outside in weights and weight not in partition.built_in:

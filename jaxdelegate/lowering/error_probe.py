@@ -63,8 +63,8 @@ def guarded(lower: Lower, policy: PrecisionPolicy, device: jax.Device) -> Precis
         return policy
     partition = lower(policy.in_float32())
     inputs = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
-    found = probe(lower, policy, seeded_values(inputs), device)
-    return dataclasses.replace(policy, float32_operators=found.float32_operators)
+    result = probe(lower, policy, seeded_values(inputs), device)
+    return dataclasses.replace(policy, float32_operators=result.float32_operators)
 
 
 def compare(

@@ -176,12 +176,12 @@ def read_as_stored(
     operators: Iterable[Operator], specs: Mapping[int, TensorSpec]
 ) -> frozenset[int]:
     """The filters and tables that all their readers' rules read in the stored width."""
-    found, others = set[int](), set[int]()
+    as_stored, others = set[int](), set[int]()
     for operator in operators:
         for position, index in enumerate(operator.inputs):
             is_read = index in specs and _is_read_as_stored(operator, position, specs)
-            (found if is_read else others).add(index)
-    return frozenset(found - others)
+            (as_stored if is_read else others).add(index)
+    return frozenset(as_stored - others)
 
 
 def _is_read_as_stored(operator: Operator, position: int, specs: Mapping[int, TensorSpec]) -> bool:

@@ -126,8 +126,8 @@ def run_in_floats(run: Function, inputs: Specs, outputs: Specs) -> Function:
         return jax_affine.quantize(value, spec.quantization, spec.dtype)
 
     def call(*arrays: Any) -> tuple[Any, ...]:
-        given = (*map(entering, arrays, inputs), *arrays[len(inputs) :])
-        results = run(*given)
+        floats = (*map(entering, arrays, inputs), *arrays[len(inputs) :])
+        results = run(*floats)
         return (*map(leaving, results, outputs), *results[len(outputs) :])
 
     return call

@@ -91,8 +91,8 @@ def runs_in_floats(
     """Whether integer mode runs an operator in floats: see `float_operators`."""
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
     rule = rule_for(operator)
-    own = context_for(context, operator, specs)
-    return rule is not None and _runs_in_floats(own, rule, operator, inputs, outputs)
+    context = context_for(context, operator, specs)
+    return rule is not None and _runs_in_floats(context, rule, operator, inputs, outputs)
 
 
 def _runs_in_floats(

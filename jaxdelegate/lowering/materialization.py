@@ -27,8 +27,8 @@ def shared_results(
     for operator in operators:
         for i in dict.fromkeys(operator.inputs):
             readers.setdefault(i, []).append(operator)
-    made = (i for operator in operators for i in operator.outputs if i in specs)
-    several = (i for i in made if _is_read_again(readers.get(i, ())))
+    results = (i for operator in operators for i in operator.outputs if i in specs)
+    several = (i for i in results if _is_read_again(readers.get(i, ())))
     apart = {i for i in several if not _is_combined(i, readers, specs, kept)}
     large = {i for i in apart if _is_large(specs[i])}
     integers = (op.outputs[0] for op in operators if record_of(op.name).materializes_integers)
@@ -44,17 +44,17 @@ def _ends_of_chains(
     Such are the sums between the layers of a transformer: each layer would add up all before it.
     """
     again: dict[int, int] = {}  # how many operators
-    found = set()
+    ends = set()
     for operator in operators:
         record = record_of(operator.name)
         if record.is_elementwise:
-            own = _MOST_AGAIN + 1 if record.cost is costs.transcendental else 1
-            count = own + sum(again.get(i, 0) for i in dict.fromkeys(operator.inputs))
+            cost = _MOST_AGAIN + 1 if record.cost is costs.transcendental else 1
+            count = cost + sum(again.get(i, 0) for i in dict.fromkeys(operator.inputs))
             for i in operator.outputs:
                 if i in small and count > _MOST_AGAIN:
-                    found.add(i)
-                again[i] = 0 if i in found or i in large else count
-    return found
+                    ends.add(i)
+                again[i] = 0 if i in ends or i in large else count
+    return ends
 
 
 def _is_read_again(readers: Sequence[Operator]) -> bool:

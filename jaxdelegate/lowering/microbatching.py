@@ -46,8 +46,8 @@ def microbatches(
     if batch < 2:
         return None
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
-    made = [specs[i] for op in pending for i in op.outputs if i in specs]
-    largest = max((_bytes(spec) for spec in made), default=0)
+    results = [specs[i] for op in pending for i in op.outputs if i in specs]
+    largest = max((_bytes(spec) for spec in results), default=0)
     size = _images_in_a_microbatch(batch, _LIVE * largest // batch)
     if size == batch:
         return None

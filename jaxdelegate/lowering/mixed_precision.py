@@ -61,14 +61,14 @@ def reduced_tensors(
 
 def _read_unrounded(operators: Sequence[Operator], passing: AbstractSet[int]) -> set[int]:
     """`passing` and tensors that operators read unrounded, also through operators that move."""
-    found = set(passing)
+    unrounded = set(passing)
     for operator in reversed(operators):
         moves_one = record_of(operator.name).precision.result is Result.MOVED and any(
-            i in found for i in operator.outputs
+            i in unrounded for i in operator.outputs
         )
         if record_of(operator.name).precision.reads_unrounded or moves_one:
-            found.update(operator.inputs)
-    return found
+            unrounded.update(operator.inputs)
+    return unrounded
 
 
 def _yields_reduced(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import LoweringError
@@ -52,8 +52,8 @@ def lower_operator(
     if in_floats:
         arithmetic = Arithmetic.FLOAT
         stored = float_operators.as_stored(operator.name, *stored), stored[1]
-    own = context_for(context, operator, specs)
-    op = with_algorithm(rule, as_seen(own, operator, *stored, arithmetic))
+    context = context_for(context, operator, specs)
+    op = with_algorithm(rule, as_seen(context, operator, *stored, arithmetic))
     run = _run_of(operator, rule, op, arithmetic, stored, raw_weights=raw_weights)
     return _with_sources(operator, parts, specs, rule, op, run)
 
@@ -74,6 +74,19 @@ class _Run:
         prepared = float_operators.dequantizing(inputs, self.prepared)
         return dataclasses.replace(self, run=run, prepared=prepared)
 
+    def layout(self, op: Op[Options]) -> Hashable:
+        """What the preparations depend on."""
+        shapes = tuple(None if spec is None else spec.shape for spec in op.inputs)
+        layout = shapes if self.lowered.layout is None else self.lowered.layout
+        return op.context.quant_mode, op.context.algorithm, layout
+
+    def derived_weights(self, operator: Operator, layout: Hashable) -> dict[Weight, Prepare | None]:
+        """What `run` gets after its inputs and the weights of callees."""
+        return {
+            Weight(operator.inputs[p], operator.index, p, ("derived", i, layout)): prepare
+            for i, (p, prepare) in enumerate(self.derived)
+        }
+
 
 def _run_of(
     operator: Operator,
@@ -90,10 +103,10 @@ def _run_of(
         return _Run(_as_lowered(run), run)
     if raw_weights:
         run, called = _with_called_weights(lower, op)
-        own = _Run(_as_lowered(run), run, called=called)
+        result = _Run(_as_lowered(run), run, called=called)
     else:
-        own = _with_prepared_constants(_as_lowered(lower(op)), op)
-    return own.in_floats(*stored) if arithmetic is Arithmetic.FLOAT else own
+        result = _with_prepared_constants(_as_lowered(lower(op)), op)
+    return result.in_floats(*stored) if arithmetic is Arithmetic.FLOAT else result
 
 
 def _lowered(operator: Operator, rule: OpRule, op: Op[Options]) -> Function:
@@ -137,14 +150,14 @@ def _with_called_weights(lower: Lower, op: Op[Options]) -> tuple[Function, Calle
         return callees[-1]  # type: ignore[no-any-return]
 
     lowered = lower(op.in_context(lower_subgraph=collecting))
-    found: CalledWeights = {}
-    for callee in callees:
-        found.update(callee.weights)
     if not callees:
         return lowered, {}
+    called: CalledWeights = {}
+    for callee in callees:
+        called.update(callee.weights)
 
     def run(*arrays: Any) -> tuple[Any, ...]:
-        weights = dict(zip(found, arrays[count:], strict=True))
+        weights = dict(zip(called, arrays[count:], strict=True))
 
         def holding(*which: Any, **how: Any) -> Function:
             return callee_of(*which, **how).holding(weights)  # type: ignore[attr-defined,no-any-return]
@@ -152,8 +165,8 @@ def _with_called_weights(lower: Lower, op: Op[Options]) -> tuple[Function, Calle
         return lower(op.in_context(lower_subgraph=holding))(*arrays[:count])
 
     if isinstance(lowered, Lowered):
-        return dataclasses.replace(lowered, run=run, prepare={}), found
-    return run, found
+        return dataclasses.replace(lowered, run=run, prepare={}), called
+    return run, called
 
 
 def _with_sources(
@@ -165,10 +178,7 @@ def _with_sources(
     run: _Run,
 ) -> LoweredOperator:
     """The lowered operator with the tensors and weights that its function reads."""
-    # What the preparations depend on.
-    shapes = tuple(None if spec is None else spec.shape for spec in op.inputs)
-    own = shapes if run.lowered.layout is None else run.lowered.layout
-    layout = op.context.quant_mode, op.context.algorithm, own
+    layout = run.layout(op)
     prepared = {
         p: (Weight(operator.inputs[p], operator.index, p, layout), prepare)
         for p, prepare in run.prepared.items()
@@ -178,10 +188,7 @@ def _with_sources(
         for position, index in enumerate(operator.inputs)
     ]
     read = [source for source, _ in sources]
-    derived: dict[Weight, Prepare | None] = {
-        Weight(operator.inputs[p], operator.index, p, ("derived", i, layout)): prepare
-        for i, (p, prepare) in enumerate(run.derived)
-    }
+    derived = run.derived_weights(operator, layout)
     called = {weight: prepare for weight, (_, prepare) in run.called.items()}
     built_in = (read[p] for p in rule.built_in if p < len(read))
     return LoweredOperator(

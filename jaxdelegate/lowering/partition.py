@@ -121,8 +121,8 @@ class _Graph:
         later = operator.index in self.quantized_later
         context = dataclasses.replace(self.context, quantized_later=later)
         whole = _keeping_whole(context, {operator.index: parts})
-        own = context_for(whole, operator, self.specs)
-        return why_not(own, operator, inputs, outputs) is None
+        context = context_for(whole, operator, self.specs)
+        return why_not(context, operator, inputs, outputs) is None
 
     def lowered(
         self,
@@ -183,24 +183,26 @@ def _quantized_later(
     operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
 ) -> frozenset[int]:
     """The indices of operators on whose results a quantized operator depends."""
-    found: set[int] = set()
+    indices: set[int] = set()
     read: set[int] = set()
     for operator in reversed(operators):
         if not read.isdisjoint(operator.outputs):
-            found.add(operator.index)
+            indices.add(operator.index)
             read.update(operator.inputs)
         touched = (specs[i] for i in (*operator.inputs, *operator.outputs) if i in specs)
         if any(spec.is_quantized for spec in touched):
             read.update(operator.inputs)
-    return frozenset(found)
+    return frozenset(indices)
 
 
 def _grids(operators: Sequence[Operator], stored: Mapping[int, TensorSpec]) -> dict[int, Grid]:
     """The grids of operators' results, by operator: of single results that an operator reads."""
     read = {i for operator in operators for i in operator.inputs}
-    made = {op.outputs[0]: op.index for op in operators if len(op.outputs) == 1}
+    producers = {op.outputs[0]: op.index for op in operators if len(op.outputs) == 1}
     grids = {
-        made[i]: fake_quantization.grid_of(stored[i]) for i in made if i in stored and i in read
+        producers[i]: fake_quantization.grid_of(stored[i])
+        for i in producers
+        if i in stored and i in read
     }
     return {index: grid for index, grid in grids.items() if grid is not None}
 

@@ -38,14 +38,14 @@ def overflowing(partition: LoweredPartition) -> list[Operator]:
     The partition was lowered under its precision policy.
     """
     bounds: dict[int, float] = {}  # known bounds of magnitudes, by tensor
-    found = []
+    unbounded = []
     for step in partition.operators:
         operator = step.operator
         bound = _bound(operator, partition.specs, bounds)
         if step.lowered.may_overflow and bound > _FLOAT16_MAX:
-            found.append(operator)
+            unbounded.append(operator)
         bounds.update(dict.fromkeys(operator.outputs, bound))
-    return found
+    return unbounded
 
 
 def _bound(

@@ -37,16 +37,16 @@ def batched_graph(
             )
     count = _PROBE if size is None else size
     single = _specs(subgraph, 1, subgraphs, limits)
-    found = _with_reshapes(subgraph, single, _ANY if size is None else size)
-    whole = _specs(found, count, subgraphs, limits)
-    reason = _why_not(found, whole, single)
+    reshaped = _with_reshapes(subgraph, single, _ANY if size is None else size)
+    whole = _specs(reshaped, count, subgraphs, limits)
+    reason = _why_not(reshaped, whole, single)
     if reason is not None:
         raise InterpreterError(reason)
     tensors = tuple(
         _resized(tensor, whole[i].shape, single[i].shape, size) if i < len(single) else tensor
-        for i, tensor in enumerate(found.tensors)
+        for i, tensor in enumerate(reshaped.tensors)
     )
-    return dataclasses.replace(found, tensors=tensors)
+    return dataclasses.replace(reshaped, tensors=tensors)
 
 
 def _for_one(tensor: Tensor) -> Shape:
@@ -130,12 +130,12 @@ def _reshaped(operator: Operator, tensors: list[Tensor], sizes: _Sizes) -> Opera
     assert isinstance(options, ReshapeOptions)
     if options.new_shape:
         options = dataclasses.replace(options, new_shape=sizes.of(options.new_shape))
-    given = tensors[inputs[1]] if len(inputs) > 1 and inputs[1] >= 0 else None
-    if given is not None and given.data is not None:
-        new = sizes.of(given.data.ravel().tolist())
-        if new != tuple(given.data.ravel().tolist()):
-            stored = np.array(new, given.dtype).view(np.uint8)
-            tensors.append(dataclasses.replace(given, index=len(tensors), stored=stored))
+    shape = tensors[inputs[1]] if len(inputs) > 1 and inputs[1] >= 0 else None
+    if shape is not None and shape.data is not None:
+        new = sizes.of(shape.data.ravel().tolist())
+        if new != tuple(shape.data.ravel().tolist()):
+            stored = np.array(new, shape.dtype).view(np.uint8)
+            tensors.append(dataclasses.replace(shape, index=len(tensors), stored=stored))
             inputs = (inputs[0], len(tensors) - 1)
     return dataclasses.replace(operator, options=options, inputs=inputs)
 

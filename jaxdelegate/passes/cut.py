@@ -20,42 +20,46 @@ def cut(subgraph: Subgraph, inputs: Sequence[int] | None, outputs: Sequence[int]
     kept, too. The operators that compute `inputs` are left out; None: those of the graph's inputs
     that the outputs depend on.
     """
-    given = subgraph.inputs if inputs is None else tuple(inputs)
-    constant = [i for i in given if subgraph.tensors[i].stored is not None]
+    starts = subgraph.inputs if inputs is None else tuple(inputs)
+    constant = [i for i in starts if subgraph.tensors[i].stored is not None]
     if constant:
         raise TensorError(
             f"tensor {constant[0]} {subgraph.tensors[constant[0]].name!r} is a constant of the "
             "file: it cannot be an input"
         )
-    kept = _needed(subgraph, set(given), outputs)
+    kept = _needed(subgraph, set(starts), outputs)
     read = {i for operator in kept for i in operator.inputs}.union(outputs)
-    missing = read.intersection(subgraph.inputs).difference(given)
+    missing = read.intersection(subgraph.inputs).difference(starts)
     if missing:
         names = ", ".join(repr(subgraph.tensors[i].name) for i in sorted(missing))
         raise TensorError(
             f"the given tensors are not sufficient: the outputs also depend on the model's input "
             f"{names}; add it, or a tensor between it and the outputs"
         )
-    used = given if inputs is not None else tuple(i for i in given if i in read)
+    used = starts if inputs is not None else tuple(i for i in starts if i in read)
     return _with_given(subgraph, kept, used, tuple(outputs))
 
 
 def _needed(
-    subgraph: Subgraph, given: Collection[int], outputs: Sequence[int]
+    subgraph: Subgraph, starts: Collection[int], outputs: Sequence[int]
 ) -> tuple[Operator, ...]:
     """The operators that `outputs` depend on, and those that update the states these read."""
     explicit = with_explicit_states(subgraph).subgraph
     states = {t.index for t in explicit.tensors if t.is_variable}
-    wanted, before = set(outputs).difference(given), None
+    wanted, before = set(outputs).difference(starts), None
     while before != len(wanted):
         before, kept = len(wanted), set()
         for operator in reversed(explicit.operators):
-            made = set(operator.outputs).difference(given)
+            computed = set(operator.outputs).difference(starts)
             touched = states.intersection(operator.inputs)
-            if made.isdisjoint(wanted) and touched.isdisjoint(wanted) and operator.name != _ONCE:
+            if (
+                computed.isdisjoint(wanted)
+                and touched.isdisjoint(wanted)
+                and operator.name != _ONCE
+            ):
                 continue
             kept.add(operator.index)
-            wanted.update(i for i in operator.inputs if i >= 0 and i not in given)
+            wanted.update(i for i in operator.inputs if i >= 0 and i not in starts)
     operators = [operator for operator in subgraph.operators if operator.index in kept]
     if not any(_may_use_resources(operator, subgraph) for operator in operators):
         operators = [operator for operator in operators if operator.name != _ONCE]

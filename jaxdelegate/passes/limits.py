@@ -135,11 +135,11 @@ def _named(index: int, spec: TensorSpec) -> str:
 @functools.cache
 def usable_memory() -> float:
     """Bytes that this process may use: the machine's memory, or the limit of its control groups."""
-    found = [math.inf]
+    limits = [math.inf]
     with contextlib.suppress(AttributeError, ValueError, OSError):  # no POSIX
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    found += [limit for path in _limit_files() if (limit := _read(path)) is not None]
-    return min(found)
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    limits += [limit for path in _limit_files() if (limit := _read(path)) is not None]
+    return min(limits)
 
 
 def _limit_files() -> Iterable[Path]:

@@ -105,24 +105,24 @@ def propagate(
         declared = gather(result, operator.outputs)
         outputs = _outputs(operator, kernel, inputs, declared, subgraphs, limits)
         outputs = with_length(operator, inputs, outputs)
-        made = [(i, s) for i, s in zip(operator.outputs, outputs, strict=False) if i >= 0]
+        results = [(i, s) for i, s in zip(operator.outputs, outputs, strict=False) if i >= 0]
         if limits is not None:
-            limits.check_sizes(made)
+            limits.check_sizes(results)
         folded = _folded(operator, kernel, inputs, outputs, room)
         if folded is not None:
             room -= sum(spec_bytes(spec) for spec in folded if spec is not None)
-            made = [(i, s) for i, s in zip(operator.outputs, folded, strict=False) if i >= 0]
-        for index, spec in made:
+            results = [(i, s) for i, s in zip(operator.outputs, folded, strict=False) if i >= 0]
+        for index, spec in results:
             result[index] = spec
     return result
 
 
 def declared_specs(subgraph: Subgraph) -> list[TensorSpec]:
     """The specs of a subgraph's tensors as declared in the file, with sparse constants as dense."""
-    found = _DECLARED.get(subgraph)
-    if found is None:
-        found = _DECLARED[subgraph] = tuple(unfolded(tensor.spec()) for tensor in subgraph.tensors)
-    return list(found)
+    specs = _DECLARED.get(subgraph)
+    if specs is None:
+        specs = _DECLARED[subgraph] = tuple(unfolded(tensor.spec()) for tensor in subgraph.tensors)
+    return list(specs)
 
 
 def unfolded(spec: TensorSpec) -> TensorSpec:
@@ -195,12 +195,12 @@ def _called(
     limits: Limits | None,
 ) -> list[TensorSpec]:
     specs = declared_specs(subgraph)
-    given = gather(specs, subgraph.inputs) if inputs is None else inputs
-    if len(given) != len(subgraph.inputs):
+    passed = gather(specs, subgraph.inputs) if inputs is None else inputs
+    if len(passed) != len(subgraph.inputs):
         raise InterpreterError(
-            f"subgraph {subgraph.index} has {len(subgraph.inputs)} inputs, got {len(given)}"
+            f"subgraph {subgraph.index} has {len(subgraph.inputs)} inputs, got {len(passed)}"
         )
-    for index, spec in zip(subgraph.inputs, given, strict=True):
+    for index, spec in zip(subgraph.inputs, passed, strict=True):
         if spec.dtype != specs[index].dtype:
             raise InterpreterError(
                 f"subgraph {subgraph.index}: input {specs[index].name!r}: expected "
@@ -209,11 +209,11 @@ def _called(
         specs[index] = dataclasses.replace(
             specs[index], shape=spec.shape, is_dynamic=spec.is_dynamic, const=spec.const
         )
-    found = propagate(subgraph.operators, specs, subgraphs, limits)
+    propagated = propagate(subgraph.operators, specs, subgraphs, limits)
     if limits is not None:
         steps = reads_and_writes(subgraph.operators)
-        limits.check_graph(steps, found, (*subgraph.inputs, *subgraph.outputs))
-    return found
+        limits.check_graph(steps, propagated, (*subgraph.inputs, *subgraph.outputs))
+    return propagated
 
 
 def reads_and_writes(operators: Iterable[Operator]) -> list[Row]:
@@ -241,8 +241,8 @@ def _settled_lists(
 
     def callee_inputs(index: int, inputs: Specs) -> Specs:
         callee = subgraphs[index]
-        given = inputs[max(len(inputs) - len(callee.inputs), 0) :]
-        return gather(subgraph_specs(callee, given, subgraphs, limits), callee.inputs)
+        passed = inputs[max(len(inputs) - len(callee.inputs), 0) :]
+        return gather(subgraph_specs(callee, passed, subgraphs, limits), callee.inputs)
 
     refusals: tuple[type[Exception], ...] = (*kernel_errors(operator), InterpreterError)
     try:
@@ -344,8 +344,8 @@ def _computed(
     if known is not None and known[0] is kernel and _are_same(known[1], consts):
         return known[2]
     read = as_read(record_of(operator.name), inputs, outputs)
-    given = [_stand_in(spec, as_it_is=kernel.takes_packed) for spec in inputs]
-    arrays = kernel(operator.options, *read, *given)  # type: ignore[arg-type]
+    operands = [_stand_in(spec, as_it_is=kernel.takes_packed) for spec in inputs]
+    arrays = kernel(operator.options, *read, *operands)  # type: ignore[arg-type]
     check_dtypes(outputs, arrays)
     is_complete = all(s is None or s.const is not None for s in inputs)
     if is_complete and sum(array.nbytes for array in arrays) >= _SHARED_BYTES:

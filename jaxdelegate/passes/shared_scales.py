@@ -58,8 +58,8 @@ def handed_on(
     """
     if operator.name not in (*_LOOPS, *_BRANCHES, *_CALLS):
         return
-    given = operator.inputs[operator.name in _BRANCHES :]
-    rows: list[tuple[int, Sequence[int]]] = [(caller, given)]
+    passed = operator.inputs[operator.name in _BRANCHES :]
+    rows: list[tuple[int, Sequence[int]]] = [(caller, passed)]
     results: list[tuple[int, Sequence[int]]] = [(caller, operator.outputs)]
     rows += [(s.index, s.inputs) for s in called]
     if operator.name in _LOOPS:
@@ -99,7 +99,7 @@ class SharedScales:
             for operator in subgraph.operators:
                 self._add(subgraph, operator)
 
-    # ---- what was found
+    # ---- the scales
 
     def tensor(self, place: Place) -> Tensor:
         """The tensor at a place."""
@@ -128,10 +128,10 @@ class SharedScales:
 
     def by_bias(self) -> dict[Place, list[Bias]]:
         """The uses of each bias."""
-        found: dict[Place, list[Bias]] = {}
+        uses: dict[Place, list[Bias]] = {}
         for bias in self.biases:
-            found.setdefault(bias.place, []).append(bias)
-        return found
+            uses.setdefault(bias.place, []).append(bias)
+        return uses
 
     def _group(self, places: tuple[Place, ...]) -> ScaleGroup:
         return ScaleGroup(
@@ -167,17 +167,17 @@ class SharedScales:
 
     def _tie(self, places: Sequence[Place], label: str | None = None) -> None:
         """Record that these have one scale, except those whose scales differ in the file."""
-        own = [place for place in places if place in self._parent]
-        if not own:
+        scaled = [place for place in places if place in self._parent]
+        if not scaled:
             return
-        first = _identity(self.tensor(own[0]))
-        equal = [place for place in own if _identity(self.tensor(place)) == first]
-        if len(equal) < len(own):
-            self._unequal.update(own)
+        first = _identity(self.tensor(scaled[0]))
+        equal = [place for place in scaled if _identity(self.tensor(place)) == first]
+        if len(equal) < len(scaled):
+            self._unequal.update(scaled)
         for place in equal[1:]:
-            self._parent[self._root(place)] = self._root(own[0])
+            self._parent[self._root(place)] = self._root(scaled[0])
             if label is not None:
-                self._tied.update({place: label, own[0]: label})
+                self._tied.update({place: label, scaled[0]: label})
 
     def _fix(self, places: Iterable[Place], label: str) -> None:
         for place in places:

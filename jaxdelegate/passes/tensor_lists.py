@@ -79,8 +79,8 @@ def list_update(
     if not _may_hold(specs[items], specs[element]):
         return None
     if specs[items].shape[1:] != specs[element].shape[1:]:
-        held, given = specs[items].shape[1:], specs[element].shape[1:]
-        raise ValueError(f"a list of tensors {list(held)} cannot hold {list(given)}")
+        held, written = specs[items].shape[1:], specs[element].shape[1:]
+        raise ValueError(f"a list of tensors {list(held)} cannot hold {list(written)}")
     # [i, -1, ...]: the operator clamps negative starts to zero.
     return dataclasses.replace(
         operator,
@@ -117,20 +117,20 @@ def settled_lists(
     lists = {p: s for p, s in enumerate(inputs) if s is not None and _is_open(s)}
     if not lists:
         return {}
-    found = dict(enumerate(inputs))
+    specs = dict(enumerate(inputs))
     written, n_before = _WRITING.get(operator.name, (0, 0))
     if written and not inputs[written].is_dynamic:
-        found[0] = _with_elements(inputs[0], inputs[written].shape[n_before:])
+        specs[0] = _with_elements(inputs[0], inputs[written].shape[n_before:])
     elif operator.name in _SHAPED and inputs[-1].const is not None:
-        found[0] = _with_elements(inputs[0], tuple(np.asarray(inputs[-1].const).reshape(-1)))
+        specs[0] = _with_elements(inputs[0], tuple(np.asarray(inputs[-1].const).reshape(-1)))
     unknown = tuple(spec and dataclasses.replace(spec, const=None) for spec in inputs)
     for _, index in called_subgraphs(operator.options):
         for p, spec in enumerate(reversed(callee_inputs(index, unknown)), 1):
-            found[len(inputs) - p] = _settled(found[len(inputs) - p], spec)
+            specs[len(inputs) - p] = _settled(specs[len(inputs) - p], spec)
     return {
-        operator.inputs[p]: _settled(spec, found[p])
+        operator.inputs[p]: _settled(spec, specs[p])
         for p, spec in lists.items()
-        if not found[p].is_dynamic
+        if not specs[p].is_dynamic
     }
 
 
@@ -138,9 +138,9 @@ def _is_open(spec: TensorSpec) -> bool:
     return spec.is_dynamic and len(spec.shape) == 2 and spec.shape[1] == -1
 
 
-def _settled(spec: TensorSpec, found: TensorSpec) -> TensorSpec:
-    is_settled = _is_open(spec) and not found.is_dynamic and found.shape[:1] == spec.shape[:1]
-    return _with_elements(spec, found.shape[1:]) if is_settled else spec
+def _settled(spec: TensorSpec, settled: TensorSpec) -> TensorSpec:
+    is_settled = _is_open(spec) and not settled.is_dynamic and settled.shape[:1] == spec.shape[:1]
+    return _with_elements(spec, settled.shape[1:]) if is_settled else spec
 
 
 def _with_elements(spec: TensorSpec, shape: Shape) -> TensorSpec:

@@ -45,10 +45,10 @@ def expanded(
     operator = rewriter.producer(tensor)
     if tensor in atoms or operator is None or depth == 0 or not is_plain(rewriter, operator):
         return itself
-    found = expanded_result(rewriter, operator, atoms, depth)
-    if found is None or not _depends(found.terms, atoms):
+    result = expanded_result(rewriter, operator, atoms, depth)
+    if result is None or not _depends(result.terms, atoms):
         return itself
-    return found
+    return result
 
 
 def expanded_result(
@@ -67,13 +67,13 @@ def expanded_result(
 
 def following(rewriter: PatternRewriter, tensor: int) -> list[Operator]:
     """Arithmetic operators that depend on a tensor only through arithmetic, the last one first."""
-    found: dict[int, Operator] = {}
+    arithmetic: dict[int, Operator] = {}
     tensors = [tensor]
     for _ in range(_DEPTH):
         new = [op for i in tensors for op in rewriter.readers(i) if op.name in _ARITHMETIC]
-        found.update((op.index, op) for op in new)
+        arithmetic.update((op.index, op) for op in new)
         tensors = [i for op in new if is_plain(rewriter, op) for i in op.outputs]
-    return sorted(found.values(), key=lambda op: -op.index)
+    return sorted(arithmetic.values(), key=lambda op: -op.index)
 
 
 def operands(rewriter: PatternRewriter, tensor: int, depth: int = _DEPTH) -> Iterable[int]:

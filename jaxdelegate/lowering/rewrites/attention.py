@@ -66,13 +66,13 @@ def _logits(rewriter: PatternRewriter, tensor: int) -> _Logits | None:
         product = rewriter.producer(source)
         if product is None or not _is_product(product):
             continue
-        found = expanded(rewriter, tensor, (scores,))
-        masks = {m: value for m, value in found.terms.items() if m != (scores,)}
+        expansion = expanded(rewriter, tensor, (scores,))
+        masks = {m: value for m, value in expansion.terms.items() if m != (scores,)}
         are_plain = all(len(m) == 1 and is_close(value, 1) for m, value in masks.items())
-        if (scores,) in found.terms and len(masks) <= 1 and are_plain:
+        if (scores,) in expansion.terms and len(masks) <= 1 and are_plain:
             mask = next(iter(masks), ())
-            parts = found.parts | reshapes | {product.index}
-            return _Logits(product, found.terms[(scores,)], mask, parts)
+            parts = expansion.parts | reshapes | {product.index}
+            return _Logits(product, expansion.terms[(scores,)], mask, parts)
     return None
 
 

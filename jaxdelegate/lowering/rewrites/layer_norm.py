@@ -69,10 +69,12 @@ def _fuse(rewriter: PatternRewriter, root: Operator, deviation: _Deviation, inve
     x, mean = deviation.x, deviation.mean
     atoms = {x, x if mean is None else mean, inverse if inverse >= 0 else ~inverse}
     result = expanded_result(rewriter, root, atoms)
-    found = None if result is None else _scale_and_offset(result, deviation, inverse)
-    if result is None or found is None:
+    operands = None if result is None else _scale_and_offset(result, deviation, inverse)
+    if result is None or operands is None:
         return False
-    if not all(_fits(rewriter, i, x) for i in found) or not _has_shape(rewriter, root, (x, *found)):
+    if not all(_fits(rewriter, i, x) for i in operands) or not _has_shape(
+        rewriter, root, (x, *operands)
+    ):
         return False
     none = ActivationFunctionType.NONE
     options = LayerNormOptions(
@@ -82,7 +84,7 @@ def _fuse(rewriter: PatternRewriter, root: Operator, deviation: _Deviation, inve
         getattr(root.options, "fused_activation_function", none),
     )
     parts = deviation.parts | result.parts
-    return rewriter.fuse("fused_layer_norm", options, (x, *found), root, parts)
+    return rewriter.fuse("fused_layer_norm", options, (x, *operands), root, parts)
 
 
 def _scale_and_offset(
@@ -153,8 +155,8 @@ def _mean_of_squares(rewriter: PatternRewriter, square: _Mean) -> _Deviation | N
     parts = square.parts | {operator.index}
     if operator.name == "SQUARED_DIFFERENCE":
         pairs = (operator.inputs, operator.inputs[::-1])
-        found = (_centered(rewriter, x, mean, square.axes) for x, mean in pairs)
-        centered = next((c for c in found if c is not None), None)
+        candidates = (_centered(rewriter, x, mean, square.axes) for x, mean in pairs)
+        centered = next((c for c in candidates if c is not None), None)
         return centered and dataclasses.replace(centered, parts=centered.parts | parts)
     x = operator.inputs[0]
     if not _is_square(rewriter, operator, x):
@@ -177,12 +179,12 @@ def _centered(
     rewriter: PatternRewriter, x: int, mean: int, axes: tuple[int, ...]
 ) -> _Deviation | None:
     """The deviation of `x` if `mean` is its mean over the axes, kept as dimensions of one."""
-    found = _mean(rewriter, mean)
-    if found is None or (found.source, found.axes) != (x, axes):
+    average = _mean(rewriter, mean)
+    if average is None or (average.source, average.axes) != (x, axes):
         return None
     if rewriter.shape(mean) != _kept(rewriter, x, axes):
         return None
-    return _Deviation(x, mean, axes, found.parts)
+    return _Deviation(x, mean, axes, average.parts)
 
 
 def _kept(rewriter: PatternRewriter, x: int, axes: tuple[int, ...]) -> Shape:
@@ -203,8 +205,10 @@ def _mean(rewriter: PatternRewriter, tensor: int) -> _Mean | None:
     summed = rewriter.producer(tensor)
     if share is None or summed is None or summed.name != "SUM" or not is_plain(rewriter, summed):
         return None
-    found = _reduction(rewriter, summed, parts | reshapes | share.parts)
-    return found if found and share.is_close({(total,): 1 / _count(rewriter, found)}) else None
+    average = _reduction(rewriter, summed, parts | reshapes | share.parts)
+    return (
+        average if average and share.is_close({(total,): 1 / _count(rewriter, average)}) else None
+    )
 
 
 def _count(rewriter: PatternRewriter, mean: _Mean) -> int:

@@ -83,10 +83,10 @@ def dilate_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
     if any(rewriter.spec(i).is_quantized for i in touched):
         return False
     sizes = [rewriter.const(i) for i in (*to_batch.inputs[1:3], *operator.inputs[1:3])]
-    found = _geometry(*sizes)
-    if found is None:
+    geometry = _geometry(*sizes)
+    if geometry is None:
         return False
-    (height, width), pads = found
+    (height, width), pads = geometry
     options: Any = convolution.options
     o = dataclasses.replace(options, dilation_h_factor=height, dilation_w_factor=width)
     merged = dataclasses.replace(

@@ -134,8 +134,8 @@ class PatternRewriter:
         specs = ChainMap(self._new, self._specs)  # type: ignore[arg-type]  # it is only read
         inputs, outputs = gather(specs, merged.inputs), gather(specs, merged.outputs)
         gone = {part.index for part in parts}
-        found = (part for i in gone for part in self._parts[i])
-        whole = tuple(sorted(found, key=lambda part: part.index))
+        replaced = (part for i in gone for part in self._parts[i])
+        whole = tuple(sorted(replaced, key=lambda part: part.index))
         if not self._is_lowered(merged, whole, inputs, outputs):
             return False
         place = max(self._places[i] for i in gone)
