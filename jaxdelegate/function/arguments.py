@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.errors import TensorError
+from jaxdelegate.function.records import Params
 from jaxdelegate.model.records import Tensor
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.pjrt import client
 from jaxdelegate.plan.fitting import grid, remedy
 
@@ -30,6 +32,18 @@ def check_names(what: str, value: Any, wanted: Collection[str]) -> None:
             f"apply: {what} has no {missing[0]!r}, and lacks {len(missing)} of {len(wanted)} "
             f"names; {_SOURCES[what]} returns all of them"
         )
+
+
+def selected(what: str, value: Any, shapes: Mapping[str, Shape]) -> Params:
+    """Select arrays of these names and shapes from the argument `what`, see `check_names`."""
+    check_names(what, value, shapes)
+    for name, shape in shapes.items():
+        check_alive(f"apply: {what}", name, value[name])
+        if (got := jnp.shape(value[name])) != shape:
+            raise TensorError(
+                f"apply: {what}[{name!r}]: expected the shape {list(shape)}, got {list(got)}"
+            )
+    return {name: value[name] for name in shapes}
 
 
 def check_leaves(call: str, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from jaxdelegate.errors import TensorError
@@ -107,12 +107,13 @@ def _indices(subgraph: Subgraph, names: Sequence[str]) -> tuple[int, ...]:
     for name in names:
         if name not in by_name:
             raise TensorError(
-                f"the model computes no tensor {name!r}{_meant(name, list(by_name))}; "
+                f"the model computes no tensor {name!r}{did_you_mean(name, by_name)}; "
                 "model.tensors lists all of them"
             )
     return tuple(by_name[name] for name in names)
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What an error adds about names that are similar to an unknown one."""
+    close = difflib.get_close_matches(name, [*dict.fromkeys(known)], n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

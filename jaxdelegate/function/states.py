@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.errors import TensorError, UnassignedError
-from jaxdelegate.function.arguments import check_alive, check_names
+from jaxdelegate.function.arguments import selected
 from jaxdelegate.function.records import Params, Place, unique_name
 from jaxdelegate.lowering import fake_quantization
 from jaxdelegate.model.records import Subgraph, Tensor
@@ -151,16 +151,7 @@ class States:
 
     def fitting(self, state: Any) -> Params:
         """Select this subgraph's states from those that a caller gives, and check them."""
-        check_names("state", state, self.names.values())
-        for tensor in self._variables:
-            name = self.names[tensor.index]
-            check_alive("apply: state", name, state[name])
-            shape, wanted = jnp.shape(state[name]), tensor.shape
-            if shape != wanted:
-                raise TensorError(
-                    f"apply: state[{name!r}]: expected the shape {list(wanted)}, got {list(shape)}"
-                )
-        return {name: state[name] for name in self.names.values()}
+        return selected("state", state, {self.names[t.index]: t.shape for t in self._variables})
 
     def with_random_key(self, key: Any, state: Params | None, io: str = "file") -> Params:
         """The state (None: the initial one) with random generators seeded by a key."""

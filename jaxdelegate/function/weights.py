@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.errors import GradientError, OptionError, TensorError
-from jaxdelegate.function.arguments import check_alive, check_names
+from jaxdelegate.function.arguments import check_alive, check_names, selected
 from jaxdelegate.function.context import Ends, ModelContext
 from jaxdelegate.function.lowerings import Lowerings, for_platform
 from jaxdelegate.function.mode import Mode
@@ -155,15 +155,7 @@ class FileWeights:
         """Select this subgraph's leaves and scales from those that a caller gives; check them."""
         wanted = {name: parameter.shape for name, parameter in self.parameters.items()}
         wanted |= {name: scale.value.shape for name, scale in self.scales(mode).items()}
-        check_names("params", params, wanted)
-        for name, shape in wanted.items():
-            check_alive("apply: params", name, params[name])
-            got = jnp.shape(params[name])
-            if got != shape:
-                raise TensorError(
-                    f"apply: params[{name!r}]: expected the shape {list(shape)}, got {list(got)}"
-                )
-        return {name: params[name] for name in wanted}
+        return selected("params", params, wanted)
 
     def call(
         self, compute: Compute, mode: Mode, params: Params, arrays: tuple[Any, ...], states: Params

@@ -1,7 +1,6 @@
 """Saves a model: converts leaves and scales to their stored form and edits the file."""
 
 import dataclasses
-import difflib
 import functools
 import logging
 import os
@@ -28,6 +27,7 @@ from jaxdelegate.function.saving.stored_leaves import (
     encoded,
     stored_leaves,
 )
+from jaxdelegate.function.signatures import did_you_mean
 from jaxdelegate.function.training.trainable import SUFFIX, Trainable
 from jaxdelegate.model.bundle_writing import write_model
 from jaxdelegate.model.editing import Edited, edited, read_again
@@ -156,13 +156,9 @@ class Saving:
             folded = {}
         if name not in folded:
             known = [*folded, *self._leaves, *(f"{n}{SUFFIX}" for n in self._scaled())]
-            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            meant = (
-                f"; did you mean {' or '.join(map(repr, dict.fromkeys(close)))}?" if close else ""
-            )
             raise TensorError(
-                f"save: params[{name!r}]: the model has no such leaf{meant}; model.params lists "
-                "them, '<tensor name>/scale' is the scale of a quantized tensor"
+                f"save: params[{name!r}]: the model has no such leaf{did_you_mean(name, known)}; "
+                "model.params lists them, '<tensor name>/scale' is the scale of a quantized tensor"
             )
         if not np.array_equal(np.asarray(folded[name]), np.asarray(value), equal_nan=True):
             raise TensorError(
