@@ -229,7 +229,7 @@ class Functions:
         if self is other:
             return True
         if not isinstance(other, Functions):
-            return NotImplemented  # that of a stored export knows
+            return NotImplemented  # a stored export compares itself
         if self.view != other.view:
             return False
         return self.file is other.file or self._digest == other._digest

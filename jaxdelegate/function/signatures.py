@@ -23,7 +23,7 @@ from jaxdelegate.plan.planner import EntryPoint
 from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.plan.whole import WholePlans
 
-_KEY = "serving_default"  # of the signature of converted models
+_KEY = "serving_default"  # the signature of converted models
 # About the operators and the file. Other metadata is about the whole model's inputs and outputs.
 _KEPT_METADATA = ("min_runtime_version", "CONVERSION_METADATA", "reduced_precision_support")
 

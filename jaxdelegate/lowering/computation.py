@@ -104,7 +104,7 @@ class LoweredPartition:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     states: tuple[int, ...]
-    stored: Mapping[int, TensorSpec]  # of quantized tensors, where `specs` is a float view
+    stored: Mapping[int, TensorSpec]  # quantized tensors, where `specs` is a float view
     reduced: Mapping[int, np.dtype]  # tensors that the program stores in reduced precision
     precision: PrecisionPolicy
     shared: frozenset[int]  # results to materialize

@@ -40,7 +40,7 @@ from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
 _CONVERSIONS = ("DEQUANTIZE", "QUANTIZE")
-_MAX_BYTES = 2  # of integers whose steps float32 represents
+_MAX_BYTES = 2  # float32 represents the steps of integers up to this width
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 

@@ -25,7 +25,7 @@ Shapes = dict[int, TensorSpec]
 @dataclasses.dataclass(frozen=True)
 class Microbatches:
     count: int
-    specs: Mapping[int, TensorSpec]  # of all tensors in one microbatch
+    specs: Mapping[int, TensorSpec]  # all tensors in one microbatch
 
 
 def microbatches(

@@ -70,7 +70,7 @@ class _Graph:
 
     context: LoweringContext
     specs: Mapping[int, TensorSpec]
-    pending: Sequence[Operator]  # those whose results are not constant
+    pending: Sequence[Operator]  # their results are not constant
     stored: Mapping[int, TensorSpec]  # the file's specs of quantized tensors, in the float view
     on_integers: Mapping[int, tuple[Specs, Specs]]  # stored specs, in the float view, by operator
     in_floats: frozenset[int]  # in integer mode

@@ -29,7 +29,7 @@ class BatchSlices:
         """The shape of all slices together, for a tensor that is not shared."""
         if self.are_single and shape[:1] != (1,):
             return (self.count, *shape)
-        if not self.are_single and self.count == 1:  # of any rank
+        if not self.are_single and self.count == 1:  # the tensor may have any rank
             return shape
         return (shape[0] * self.count, *shape[1:])
 

@@ -15,7 +15,7 @@ from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import declared_specs, propagate
 
 _PROBE = 2  # images: a graph that is right for two is right for more
-_ANY = -1  # of a shape signature
+_ANY = -1  # in a shape signature
 
 
 def batched_graph(

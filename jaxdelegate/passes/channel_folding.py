@@ -18,7 +18,7 @@ from jaxdelegate.passes.channel_affine import ARITHMETIC, PRODUCTS, affine, by_c
 
 Affine = tuple[np.ndarray, np.ndarray]  # scale and offset, float64 [channels]
 
-_CLAMPS = (Act.NONE, Act.RELU, Act.RELU_N1_TO_1, Act.RELU6)  # that can be fused into products
+_CLAMPS = (Act.NONE, Act.RELU, Act.RELU_N1_TO_1, Act.RELU6)  # products can fuse them
 # TRANSPOSE_CONV's versions; source: tools/versioning/op_version.cc.
 _WITH_BIAS, _WITH_ACTIVATION = 3, 4
 
@@ -170,7 +170,7 @@ class _Folding:
         """Merge the operator after the product, a (a' x + b') + b; return whether it could be."""
         reader, rank = self._graph.reader(self._y), len(self._graph.tensor(self._y).shape)
         if getattr(self._operator.options, "keep_num_dims", None) is False:
-            rank = 2  # of FULLY_CONNECTED, whatever the file declares
+            rank = 2  # FULLY_CONNECTED computes a matrix, whatever the file declares
         step = self._graph.step(reader, self._units, rank)
         if self._activation is not Act.NONE or reader is None or step is None:
             return False

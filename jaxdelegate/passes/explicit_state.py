@@ -35,7 +35,7 @@ class ExplicitStates:
     subgraph: Subgraph
     initial: Mapping[int, Initial]  # tensor -> its initial value, where that is not zeros
     resources: Mapping[int, Hashable]  # tensor -> its key in the model's store, shared by subgraphs
-    read_first: Collection[int]  # those of `resources` that an operator reads before one assigns
+    read_first: Collection[int]  # tensors in `resources` that are read before they are assigned
 
 
 def with_explicit_states(subgraph: Subgraph) -> ExplicitStates:

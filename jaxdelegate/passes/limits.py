@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.packing import in_memory
 
 MAX_TENSOR_BYTES = 2 << 30
-_HOST_SHARE = 0.8  # of the memory that this process may use
+_HOST_SHARE = 0.8  # share of the memory that this process may use
 _MAX_NAMED = 3  # tensors in one message
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -27,8 +27,8 @@ Row = tuple[Collection[int], Collection[int]]  # the tensors that a step reads, 
 class Limits:
     """Limits on a model's host memory, in bytes."""
 
-    max_tensor_bytes: int = MAX_TENSOR_BYTES  # of one tensor
-    # Of live tensors together; None: four fifths of `usable_memory()`
+    max_tensor_bytes: int = MAX_TENSOR_BYTES  # one tensor
+    # All live tensors together; None: four fifths of `usable_memory()`
     max_host_memory: int | None = None
 
     @classmethod

@@ -19,8 +19,8 @@ from jaxdelegate.reference.kernel import Folds, Kernel
 from jaxdelegate.reference.registry import KERNELS
 
 _MAX_TRIPS = 10_000
-_MAX_CALLS = 200_000  # of kernels: a few seconds
-_MAX_ELEMENTS = 1024  # of a counter
+_MAX_CALLS = 200_000  # calls of kernels take a few seconds
+_MAX_ELEMENTS = 1024  # in a counter
 
 _Values = Mapping[int, np.ndarray]  # by position among the loop's values
 

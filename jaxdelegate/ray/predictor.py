@@ -20,7 +20,7 @@ from jaxdelegate.ray.columns import Batch, TensorInfo
 from jaxdelegate.ray.resources import running_ray
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_EXACT_SIZES = 2  # those of the first batches of a data set: full, and the rest of a block
+_EXACT_SIZES = 2  # a data set begins with full batches and the rest of a block
 
 Rows = Mapping[str, np.ndarray]  # by name of an input or output, [n, ...]
 

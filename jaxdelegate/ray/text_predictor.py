@@ -315,12 +315,7 @@ class TextPredictor(BatchPredictor[list[Item]]):
                 if task == "score"
                 else Generate(engine, context, sampler, max_output_tokens)
             )
-        named = dict(inputs or {})
-        columns.check_names("input", named, [*self._task.inputs, *self._task.optional_inputs])
-        if {"prompt", "messages"} <= named.keys():
-            raise OptionError("inputs: expected a prompt or messages, got both")
-        needed = [n for n in self._task.inputs if n != "prompt" or "messages" not in named]
-        self._inputs = {name: name for name in needed} | named
+        self._inputs = _input_columns(self._task, dict(inputs or {}))
         self._outputs = columns.output_columns(
             outputs, self._task.outputs, self._task.optional_outputs
         )
@@ -363,6 +358,15 @@ def _check(task: str, **arguments: Any) -> None:
             raise OptionError(f"{name}: only for task {listed}, got {value!r} for {task!r}")
         if value is not None and not isinstance(value, kind):
             raise OptionError(f"{name}: expected a {kind.__name__}, got {type(value).__name__}")
+
+
+def _input_columns(task: Generate | Score | Embed, named: dict[str, str]) -> dict[str, str]:
+    """The column of each input, those that the user named and those that are needed."""
+    columns.check_names("input", named, [*task.inputs, *task.optional_inputs])
+    if {"prompt", "messages"} <= named.keys():
+        raise OptionError("inputs: expected a prompt or messages, got both")
+    needed = [n for n in task.inputs if n != "prompt" or "messages" not in named]
+    return {name: name for name in needed} | named
 
 
 def _values(batch: Batch, name: str, column: str) -> np.ndarray:

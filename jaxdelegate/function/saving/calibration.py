@@ -21,7 +21,7 @@ from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import integer_range
 
 Range = tuple[float, float]
-_MAX_BYTES = 2  # of the integers of activations
+_MAX_BYTES = 2  # the widest integers of activations
 
 
 def calibrated(

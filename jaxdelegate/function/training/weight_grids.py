@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.common.derivatives import with_64_bits
 from jaxdelegate.quant import affine, jax_affine
 from jaxdelegate.quant.params import Quantization
 
-_MAX_BYTES = 2  # of integers whose steps float32 represents
+_MAX_BYTES = 2  # float32 represents the steps of integers up to this width
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
