@@ -38,31 +38,31 @@ class Leaves:
                 self._names[key] = unique_name(self._tensor(place).name, place, taken)
                 taken.add(self._names[key])
 
-    def name(self, subgraph: int, tensor: int) -> str:
+    def name(self, place: Place) -> str:
         """The name of a constant tensor's leaf."""
-        return self._names[self._key((subgraph, tensor))]
+        return self._names[self._key(place)]
 
     def shared(self) -> Iterable[Sequence[Place]]:
         """The stored tensors of each leaf."""
         return self._places.values()
 
-    def stored(self, subgraph: int, tensor: int) -> Place | None:
+    def stored(self, place: Place) -> Place | None:
         """The first stored tensor of a constant tensor's leaf; None if the tensor is folded."""
-        return next(iter(self._places.get(self._key((subgraph, tensor)), ())), None)
+        return next(iter(self._places.get(self._key(place), ())), None)
 
     def stored_leaves(self) -> dict[str, tuple[Place, ...]]:
         """The file's tensors for each leaf; leaves without tensors follow from these."""
         return {self._names[key]: tuple(places) for key, places in self._places.items()}
 
-    def is_parameter(self, subgraph: int, tensor: int, dtype: np.dtype) -> bool:
+    def is_parameter(self, place: Place, dtype: np.dtype) -> bool:
         """Whether a constant, computed in `dtype`, is a parameter: it is float, or quantized."""
-        return dtype in FLOATS or _scales(self._tensor((subgraph, tensor))) is not None
+        return dtype in FLOATS or _scales(self._tensor(place)) is not None
 
-    def parameter(self, subgraph: int, tensor: int, value: np.ndarray) -> Parameter:
+    def parameter(self, place: Place, value: np.ndarray) -> Parameter:
         """The record of a constant tensor's leaf with these values."""
-        key = self._key((subgraph, tensor))
+        key = self._key(place)
         places = tuple(self._places.get(key, ()))
-        stored = self._tensor(places[0] if places else (subgraph, tensor))
+        stored = self._tensor(places[0] if places else place)
         return Parameter(
             name=self._names[key],
             shape=value.shape,

@@ -11,6 +11,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.function.records import Parameter
 from jaxdelegate.model.records import Model, Operator
 from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.passes.channel_affine import PRODUCTS
 from jaxdelegate.xla.over_mesh import divided
 
 REPLICATED = "replicated"
@@ -21,14 +22,8 @@ WeightShardings = (
 )
 
 # The dimension of output channels in an operator's weights, its operand 1.
-_OUTPUT_CHANNELS = {
-    "CONV_2D": 0,
-    "FULLY_CONNECTED": 0,
-    "TRANSPOSE_CONV": 0,
-    "DEPTHWISE_CONV_2D": 3,
-    "CONV_3D": 4,
-    "CONV_3D_TRANSPOSE": 3,
-}
+_OUTPUT_CHANNELS = {name: product.units for name, product in PRODUCTS.items()}
+_OUTPUT_CHANNELS["CONV_3D_TRANSPOSE"] = 3
 _DECODERS = ("DEQUANTIZE", "DENSIFY")  # between stored weights and the operator that reads them
 
 

@@ -52,7 +52,7 @@ class FileWeights:
         """A place and the file's value of each leaf, by name."""
         places = {w: self._place(w) for w in self._parameters_of(self._declared)}
         return {
-            self._leaves.name(*place): (place, self._declared.constant(weight))
+            self._leaves.name(place): (place, self._declared.constant(weight))
             for weight, place in places.items()
         }
 
@@ -60,7 +60,7 @@ class FileWeights:
     def parameters(self) -> dict[str, Parameter]:
         """A record for each leaf of `params`, by name."""
         rows = self._values.items()
-        return {name: self._leaves.parameter(*place, value) for name, (place, value) in rows}
+        return {name: self._leaves.parameter(place, value) for name, (place, value) in rows}
 
     @property
     def params(self) -> Params:
@@ -114,7 +114,7 @@ class FileWeights:
         if weight in partition.built_in:
             return False
         dtype = partition.constant(weight).dtype
-        return self._leaves.is_parameter(*self._place(weight), dtype)
+        return self._leaves.is_parameter(self._place(weight), dtype)
 
     @functools.cached_property
     def _fixed(self) -> frozenset[int]:
@@ -145,7 +145,7 @@ class FileWeights:
             return jnp.asarray(params[name] if name in scales else value)
         if not self._is_parameter(partition, weight):
             return jnp.asarray(value)
-        leaf = params[self._leaves.name(*place)]
+        leaf = params[self._leaves.name(place)]
         if mode.on_grid:
             leaf = self._trainable.on_grid(place, leaf, {name: params[name] for name in scales})
             leaf = fusion_barrier(leaf)  # XLA then compiles operators as for an input

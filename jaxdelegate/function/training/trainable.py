@@ -96,7 +96,7 @@ class Trainable:
         )
 
     def _first(self, place: Place) -> Place:
-        return self._leaves.stored(*place) or place
+        return self._leaves.stored(place) or place
 
     @functools.cached_property
     def by_place(self) -> dict[Place, str]:
@@ -115,7 +115,7 @@ class Trainable:
     def _constant_name(self, subgraph: Subgraph, tensor: Tensor) -> str:
         if tensor.stored is None:
             return tensor.name
-        return self._leaves.name(subgraph.index, tensor.index)
+        return self._leaves.name((subgraph.index, tensor.index))
 
     # ---- weights
 
@@ -125,7 +125,7 @@ class Trainable:
 
     def scale_of_weight(self, place: Place) -> str | None:
         """The name in `scales` of a constant tensor's scale, if it can change."""
-        stored = self._leaves.stored(*place)
+        stored = self._leaves.stored(place)
         return None if stored is None else self.by_place.get(stored)
 
     def on_grid(self, place: Place, leaf: Any, scales: Mapping[str, Any]) -> Any:
@@ -142,7 +142,7 @@ class Trainable:
         grid = self._grid(place)
         if grid is None:
             return leaf
-        if self._leaves.stored(*place) in self._of_many_grids:
+        if self._leaves.stored(place) in self._of_many_grids:
             return lax.stop_gradient(leaf)
         name = self.scale_of_weight(place)
         if name is not None and name in scales:
@@ -153,7 +153,7 @@ class Trainable:
         return grid.put(leaf)
 
     def _factors(self, place: Place) -> Sequence[Place]:
-        stored = self._leaves.stored(*place)
+        stored = self._leaves.stored(place)
         return () if stored is None else self._biases.get(stored, ())
 
     def _bias_scale(
@@ -172,7 +172,7 @@ class Trainable:
 
     def _grid(self, place: Place) -> WeightGrid | None:
         if place not in self._grids:
-            stored = self._leaves.stored(*place)
+            stored = self._leaves.stored(place)
             self._grids[place] = None if stored is None else self._grid_of(stored)
         return self._grids[place]
 
