@@ -8,6 +8,7 @@ import jax
 
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import AbsentTarget, Target
+from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.errors import OptionError
 from jaxdelegate.function.leaves import Leaves
 from jaxdelegate.function.records import Params
@@ -19,7 +20,6 @@ from jaxdelegate.options import DelegateOptions, Platform
 from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.pjrt import client
 from jaxdelegate.xla.options import platform_of
-from jaxdelegate.xla.weights import DeviceWeights
 
 _MAX_DEVICES = 64
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.errors import GradientError, OptionError, TensorError
 from jaxdelegate.function.arguments import check_alive, check_names, selected
 from jaxdelegate.function.context import Ends, ModelContext
@@ -25,7 +26,6 @@ from jaxdelegate.pjrt import client
 from jaxdelegate.plan.whole import Shapes, WholePlans
 from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.xla.aot import resident_array, split_weights
-from jaxdelegate.xla.weights import ModelWeights
 
 _SOURCE = "model.function(weights='prepared') returns what this apply takes"
 
