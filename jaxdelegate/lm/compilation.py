@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from jaxdelegate.device_weights import DeviceWeights
+from jaxdelegate.function.apply import Apply
 from jaxdelegate.function.functions import Functions
-from jaxdelegate.function.model import CallableModel
+from jaxdelegate.function.mode import Mode
 from jaxdelegate.function.records import Params
 from jaxdelegate.function.views import View
 from jaxdelegate.lm.graph import Embedder
@@ -23,6 +24,7 @@ from jaxdelegate.xla import aot
 
 Applies = Mapping[str, Any]  # the functions of signatures, by part
 Run = Callable[..., tuple[Any, ...]]  # takes weights by part, then arrays
+_MODE = Mode(weights="prepared")
 
 
 class Compilation:
@@ -39,7 +41,7 @@ class Compilation:
         models: Mapping[str, Model],
         keys: Mapping[str, str],
         traced: Callable[[Applies], Run],
-        given: Sequence[Array],
+        arguments: Sequence[Array],
         shapes: Mapping[str, Mapping[str, Shape]],
         *,
         results: int,
@@ -52,28 +54,32 @@ class Compilation:
             models: by part.
             keys: of the signatures, by part.
             traced: makes the function of those of the signatures; JAX traces it.
-            given: its arrays.
+            arguments: its arrays.
             shapes: of the signatures' inputs, by part, where they are not the file's.
             results: how many it returns.
             donated: how many of the first arrays become its first results, in place.
         """
-        found = {
+        functions = {
             part: self._function(models[part], key, shapes.get(part)) for part, key in keys.items()
         }
-        params = {(part, leaf): a for part, (_, own) in found.items() for leaf, a in own.items()}
-        names, run = [*params], traced({part: apply for part, (apply, _) in found.items()})
+        params = {
+            (part, leaf): array
+            for part, (_, leaves) in functions.items()
+            for leaf, array in leaves.items()
+        }
+        names, run = [*params], traced({part: apply for part, (apply, _) in functions.items()})
 
         def program(*arrays: Any) -> tuple[Any, ...]:
-            own: dict[str, Params] = {part: {} for part in keys}
+            leaves: dict[str, Params] = {part: {} for part in keys}
             for (part, leaf), array in zip(names, arrays, strict=False):
-                own[part][leaf] = array
-            return run(own, *arrays[len(names) :])
+                leaves[part][leaf] = array
+            return run(leaves, *arrays[len(names) :])
 
         program.__name__ = name
         weights = [(a.shape, a.dtype) for a in params.values()]
         executable, was_read = aot.compile_function(
             program,
-            [*weights, *given],
+            [*weights, *arguments],
             tuple(range(len(names), len(names) + donated)),
             self._weights.runtime,
             exact=False,
@@ -81,7 +87,7 @@ class Compilation:
         return Program(
             executable=executable,
             weights=tuple(params.values()),
-            inputs=tuple(range(len(given))),
+            inputs=tuple(range(len(arguments))),
             outputs=tuple(range(results)),
             states={},
             donated=tuple(range(donated)),
@@ -94,7 +100,7 @@ class Compilation:
         functions = self._functions(model)
         if shapes is not None:
             functions.declare(key, shapes)
-        return CallableModel(functions).function(key, weights="prepared")
+        return Apply(functions, key, _MODE), functions.function_of(key).leaves(_MODE)
 
 
 def embedded(applies: Applies, params: Any, embedder: Embedder, tokens: Any) -> jax.Array:
