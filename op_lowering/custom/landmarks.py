@@ -14,23 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.op_lowering.common.signature import REAL, SAME, typed_rule
 from jaxdelegate.op_lowering.custom.options import (
     LandmarksToMatrixOptions,
     TransformLandmarksOptions,
     TransformTensorOptions,
 )
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-    why_not_result,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-_FLOATS = (np.float32, np.float64)
 _FARTHEST = 100000  # where version 1 begins to look for the edges of the crop
 
 
@@ -47,11 +39,7 @@ def _why_not_matrix(matrix: TensorSpec) -> str | None:
 
 def _why_not_to_matrix(op: Op[LandmarksToMatrixOptions]) -> str | None:
     x, o = op.inputs[0], op.options
-    reason = first_reason(
-        why_not_dtype(x, *_FLOATS),
-        why_not_result(op.outputs[0], x.dtype),
-        _why_not_image(x, 3, 4),
-    )
+    reason = _why_not_image(x, 3, 4)
     if reason is not None:
         return reason
     is_first = len(x.shape) == 4
@@ -125,14 +113,8 @@ def _lower_to_matrix(op: Op[LandmarksToMatrixOptions]) -> Function:
 
 
 def _why_not_landmarks(op: Op[TransformLandmarksOptions]) -> str | None:
-    (x, matrix), y = op.inputs[:2], op.outputs[0]
-    reason = first_reason(
-        why_not_dtype(x, *_FLOATS),
-        why_not_dtype(matrix, x.dtype.type),
-        why_not_result(y, x.dtype),
-        _why_not_image(x, 3, 4),
-        _why_not_matrix(matrix),
-    )
+    x, matrix = op.inputs[:2]
+    reason = _why_not_image(x, 3, 4) or _why_not_matrix(matrix)
     if reason is not None:
         return reason
     n = _dimensions(op)
@@ -166,9 +148,6 @@ def _why_not_tensor(op: Op[TransformTensorOptions]) -> str | None:
     o = op.options
     size = o.output_size or (o.output_height, o.output_width)
     return first_reason(
-        why_not_dtype(x, *_FLOATS),
-        why_not_dtype(matrix, x.dtype.type),
-        why_not_result(op.outputs[0], x.dtype),
         _why_not_image(x, 4),
         _why_not_matrix(matrix),
         None if o.mode == "bilinear" else f"mode {o.mode!r} is not 'bilinear'",
@@ -181,7 +160,7 @@ def _lower_tensor(op: Op[TransformTensorOptions]) -> Function:
     n_rows, n_columns = op.outputs[0].shape[1:3]
     rows = np.arange(n_rows, dtype=op.inputs[0].dtype)[:, None]
     columns = np.arange(n_columns, dtype=op.inputs[0].dtype)[None]
-    center = 0 if op.options.output_size else 0.5  # of a pixel: version 1 aligns edges
+    center = 0 if op.options.output_size else 0.5  # the middle of a pixel: version 1 aligns edges
 
     def place(row: jax.Array) -> jax.Array:
         start = row[3] + (row[0] * center + row[1] * center - center)
@@ -206,27 +185,28 @@ def _lower_tensor(op: Op[TransformTensorOptions]) -> Function:
 
 
 RULES = table(
-    OpRule(
+    typed_rule(
         "Landmarks2TransformMatrix",
         LandmarksToMatrixOptions,
-        2,
-        _why_not_to_matrix,
+        [REAL],
         _lower_to_matrix,
+        _why_not_to_matrix,
+        max_version=2,
     ),
-    OpRule(
+    typed_rule(
         "TransformLandmarks",
         TransformLandmarksOptions,
-        2,
-        _why_not_landmarks,
+        [REAL, SAME],
         _lower_landmarks,
-        arity=2,
+        _why_not_landmarks,
+        max_version=2,
     ),
-    OpRule(
+    typed_rule(
         "TransformTensorBilinear",
         TransformTensorOptions,
-        2,
-        _why_not_tensor,
+        [REAL, SAME],
         _lower_tensor,
-        arity=2,
+        _why_not_tensor,
+        max_version=2,
     ),
 )

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.cast.rule import DEQUANTIZE
+from jaxdelegate.op_lowering.common.signature import ANY, FLOAT32, typed_rule
 from jaxdelegate.op_lowering.custom.options import HadamardRotationOptions, NumericVerifyOptions
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table
 
 
 def _why_not_numeric_verify(op: Op[NumericVerifyOptions]) -> str | None:
@@ -18,8 +19,6 @@ def _why_not_numeric_verify(op: Op[NumericVerifyOptions]) -> str | None:
     return first_reason(
         "it stops the model at a mismatch, which compiled code cannot" if stops else None,
         None if _is_viewed(op) else DEQUANTIZE.why_not(_dequantize(op)),
-        why_not_dtype(expected, np.float32),
-        why_not_dtype(op.outputs[0], np.float32),
         None if x.shape == expected.shape else f"{list(x.shape)} and {list(expected.shape)} differ",
     )
 
@@ -40,21 +39,9 @@ def _lower_numeric_verify(op: Op[NumericVerifyOptions]) -> Function:
     return lambda x, expected: (dequantize(x)[0] - expected,)
 
 
-NUMERIC_VERIFY = OpRule(
-    "NumericVerify",
-    NumericVerifyOptions,
-    1,
-    _why_not_numeric_verify,
-    _lower_numeric_verify,
-    arity=2,
-)
-
-
 def _why_not_hadamard_rotation(op: Op[HadamardRotationOptions]) -> str | None:
     x, size = op.inputs[0], op.options.hadamard_size
     return first_reason(
-        why_not_dtype(x, np.float32),
-        why_not_dtype(op.outputs[0], np.float32),
         None if len(x.shape) in (2, 3) else f"expected [(batch,) rows, n], got {list(x.shape)}",
         None if size > 0 else f"hadamard_size is {size}",
     )
@@ -85,12 +72,20 @@ def _butterflies(runs: jax.Array, size: int) -> jax.Array:
     return runs
 
 
-HADAMARD_ROTATION = OpRule(
-    "aeq.hadamard_rotation",
-    HadamardRotationOptions,
-    1,
-    _why_not_hadamard_rotation,
-    _lower_hadamard_rotation,
+RULES = table(
+    typed_rule(
+        "NumericVerify",
+        NumericVerifyOptions,
+        [ANY, FLOAT32],
+        _lower_numeric_verify,
+        _why_not_numeric_verify,
+        results=[np.float32],
+    ),
+    typed_rule(
+        "aeq.hadamard_rotation",
+        HadamardRotationOptions,
+        [FLOAT32],
+        _lower_hadamard_rotation,
+        _why_not_hadamard_rotation,
+    ),
 )
-
-RULES = table(NUMERIC_VERIFY, HADAMARD_ROTATION)

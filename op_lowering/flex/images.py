@@ -1,4 +1,4 @@
-"""Images: resized, cropped, projected, cut into patches (core/kernels/image/)."""
+"""Images: resized, cropped, projected, cut into patches, other colors (core/kernels/image/)."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
+from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, FLOAT32, INT32, Input
 from jaxdelegate.op_lowering.common.window import (
     Window,
     pad_windows,
@@ -15,48 +16,24 @@ from jaxdelegate.op_lowering.common.window import (
     why_not_windows,
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.flex.options import (
-    FlexCropOptions,
-    FlexImageOptions,
-    FlexPatchesOptions,
-    FlexProjectionOptions,
-)
+from jaxdelegate.op_lowering.flex.signature import rule
 from jaxdelegate.op_lowering.records.enums import Padding
-from jaxdelegate.op_lowering.records.flex import FLEX
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_const,
-    why_not_dtype,
-    why_not_result,
-)
+from jaxdelegate.op_lowering.records.flex import FlexOptions
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-_PIXELS = FLOATS | frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16, np.int32))
+_Op = Op[FlexOptions]
+_PIXELS = Input(FLOATS | frozenset(map(np.dtype, (np.uint8, np.int8, np.int16, np.int32))))
 _STEPS = 1024  # a pixel has as many places
 
 
-def _why_not_bicubic(op: Op[FlexImageOptions]) -> str | None:
+def _why_not_bicubic(op: _Op) -> str | None:
     both = op.options.align_corners and op.options.half_pixel_centers
-    return first_reason(
-        why_not_result(op.outputs[0], np.float32),
-        _why_not_images(op.inputs[0], op.inputs[1]),
-        "align_corners and half_pixel_centers exclude each other" if both else None,
-    )
+    reason = "align_corners and half_pixel_centers exclude each other" if both else None
+    return _why_not_images(op.inputs[0], op.inputs[1]) or reason
 
 
 def _why_not_images(image: TensorSpec, size: TensorSpec) -> str | None:
-    """A reason unless images [N, H, W, C] become others of a constant size (h, w)."""
-    reason = first_reason(
-        why_not_dtype(image, _PIXELS),
-        why_not_const(size) or why_not_dtype(size, np.int32),
-        None if len(image.shape) == 4 and size.shape == (2,) else "expected an image of rank 4",
-    )
-    if reason is not None:
-        return reason
     has_pixels = min(*image.shape[1:3], *integers(size)) > 0
     return None if has_pixels else f"{image.name!r} {list(image.shape)} or its result has no pixels"
 
@@ -71,7 +48,7 @@ def _curve(a: float) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _taps(n_in: int, n_out: int, o: FlexImageOptions) -> tuple[np.ndarray, np.ndarray]:
+def _taps(n_in: int, n_out: int, o: FlexOptions) -> tuple[np.ndarray, np.ndarray]:
     """Pixels and weights, both [n_out, 4]. Only half-pixel centers leave out those outside."""
     aligned = int(o.align_corners and n_out > 1)
     scale = np.float32(n_in - aligned) / np.float32(n_out - aligned)
@@ -82,16 +59,16 @@ def _taps(n_in: int, n_out: int, o: FlexImageOptions) -> tuple[np.ndarray, np.nd
     place = np.rint((at - first) * _STEPS).astype(int)
     near, far = _curve(-0.5 if o.half_pixel_centers else -0.75)
     weights = np.stack([far[place], near[place], near[_STEPS - place], far[_STEPS - place]], 1)
-    wanted = first.astype(int)[:, None] + np.arange(-1, 3)
-    pixels = np.clip(wanted, 0, n_in - 1)
+    around = first.astype(int)[:, None] + np.arange(-1, 3)
+    pixels = np.clip(around, 0, n_in - 1)
     if o.half_pixel_centers:
-        weights = np.where(wanted == pixels, weights, 0)
+        weights = np.where(around == pixels, weights, 0)
         total = weights.sum(1, keepdims=True)
         weights = np.where(np.abs(total) > 1e-30, weights / total, weights)
     return pixels, weights.astype(np.float32)
 
 
-def _lower_bicubic(op: Op[FlexImageOptions]) -> Function:
+def _lower_bicubic(op: _Op) -> Function:
     sizes = zip(op.inputs[0].shape[1:3], op.outputs[0].shape[1:3], strict=True)
     axes = [(axis, *_taps(*size, op.options)) for axis, size in enumerate(sizes, 1)]
 
@@ -111,22 +88,16 @@ def _lower_bicubic(op: Op[FlexImageOptions]) -> Function:
 # ---- CropAndResize: images, boxes (y1, x1, y2, x2), the image of each box, size
 
 
-def _why_not_crop(op: Op[FlexCropOptions]) -> str | None:
-    image, boxes, places, size = op.inputs[:4]
-    fits = boxes.shape[1:] == (4,) and boxes.shape[:1] == places.shape
-    method = op.options.method
+def _why_not_crop(op: _Op) -> str | None:
+    image, method = op.inputs[0], op.options.method
     return first_reason(
-        _why_not_images(image, size),
-        why_not_dtype(boxes, np.float32),
-        why_not_dtype(places, np.int32),
-        why_not_result(op.outputs[0], np.float32),
-        None if fits else f"boxes {list(boxes.shape)} for indices {list(places.shape)}",
+        _why_not_images(image, op.inputs[3]),
         None if method in ("bilinear", "nearest") else f"the method {method!r}",
-        None if image.shape[:1] != (0,) else f"{image.name!r} {list(image.shape)} has no images",
+        None if image.shape[0] else f"{image.name!r} {list(image.shape)} has no images",
     )
 
 
-def _lower_crop(op: Op[FlexCropOptions]) -> Function:
+def _lower_crop(op: _Op) -> Function:
     """An index outside the batch is an error of TensorFlow's; here it is the nearest image."""
     _, height, width, _ = op.inputs[0].shape
     _, rows, columns, _ = op.outputs[0].shape
@@ -198,15 +169,13 @@ def _bilinear(y: jax.Array, x: jax.Array, pixels: _Pixels) -> jax.Array:
 # ---- ImageProjectiveTransformV2, V3: images, transforms, size (, the value outside)
 
 
-def _why_not_projection(op: Op[FlexProjectionOptions]) -> str | None:
+def _why_not_projection(op: _Op) -> str | None:
     image, transforms, size = op.inputs[:3]
     o, shape = op.options, transforms.shape
     fits = shape[1:] == (8,) and shape[0] in (1, *image.shape[:1])
     wrong = next((spec for spec in op.inputs[3:4] if spec and spec.shape not in ((), (1,))), None)
     return first_reason(
         _why_not_images(image, size),
-        why_not_dtype(transforms, np.float32),
-        why_not_result(op.outputs[0], image.dtype),
         None if fits else f"transforms {list(shape)} for images {list(image.shape)}",
         None if o.interpolation in _READ else f"the interpolation {o.interpolation!r}",
         None if wrong is None else f"{wrong.name!r} {list(wrong.shape)} is not one number",
@@ -242,7 +211,7 @@ _FILL: dict[str, Callable[[jax.Array, int], jax.Array]] = {
 }
 
 
-def _lower_projection(op: Op[FlexProjectionOptions]) -> Function:
+def _lower_projection(op: _Op) -> Function:
     """A place outside the image reads the fill value, also as one of four neighbors."""
     n_images, height, width, _ = op.inputs[0].shape
     _, rows, columns, _ = op.outputs[0].shape
@@ -266,8 +235,8 @@ def _lower_projection(op: Op[FlexProjectionOptions]) -> Function:
 
         def pixels(row: jax.Array, column: jax.Array) -> jax.Array:
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-            found = x[place, jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)]
-            return jnp.where(inside[..., None], found, empty)
+            values = x[place, jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)]
+            return jnp.where(inside[..., None], values, empty)
 
         y = jnp.where((scale == 0)[..., None], empty, read(top, left, pixels))
         return (y.astype(dtype),)
@@ -278,13 +247,13 @@ def _lower_projection(op: Op[FlexProjectionOptions]) -> Function:
 # ---- ExtractImagePatches
 
 
-def _patch_windows(op: Op[FlexPatchesOptions]) -> tuple[Window, ...]:
+def _patch_windows(op: _Op) -> tuple[Window, ...]:
     o = op.options
     dims = zip(op.inputs[0].shape, o.ksizes, o.strides, o.rates, strict=True)
     return tuple(Window(n, k, s, Padding[o.padding], r) for n, k, s, r in list(dims)[1:3])
 
 
-def _why_not_patches(op: Op[FlexPatchesOptions]) -> str | None:
+def _why_not_patches(op: _Op) -> str | None:
     x, o = op.inputs[0], op.options
     lists = x.shape, o.ksizes, o.strides, o.rates
     fits = all(len(sizes) == 4 for sizes in lists) and all(s[0] == s[3] == 1 for s in lists[1:])
@@ -295,7 +264,7 @@ def _why_not_patches(op: Op[FlexPatchesOptions]) -> str | None:
     ) or why_not_windows(_patch_windows(op))
 
 
-def _lower_patches(op: Op[FlexPatchesOptions]) -> Function:
+def _lower_patches(op: _Op) -> Function:
     windows, y = _patch_windows(op), op.outputs[0]
     if 0 in y.shape:
         return lambda _x: (jnp.zeros(y.shape, y.dtype),)
@@ -307,19 +276,67 @@ def _lower_patches(op: Op[FlexPatchesOptions]) -> Function:
     return extract
 
 
+# ---- colors (core/kernels/colorspace_op.cc, image/adjust_*_op.cc)
+
+
+def _to_hsv(x: jax.Array) -> jax.Array:
+    """[..., red, green, blue] to [..., hue, saturation, value], all from 0 to 1."""
+    r, g, b = jnp.moveaxis(x, -1, 0)
+    v = jnp.max(x, -1)
+    span = v - jnp.min(x, -1)
+    safe = jnp.where(span > 0, span, jnp.ones_like(span))
+    sector = jnp.where(r == v, g - b, jnp.where(g == v, b - r + 2 * safe, r - g + 4 * safe))
+    hue = jnp.where(span > 0, sector / (6 * safe), jnp.zeros_like(v))
+    s = jnp.where(v > 0, span / jnp.where(v > 0, v, jnp.ones_like(v)), jnp.zeros_like(v))
+    return jnp.stack([jnp.where(hue < 0, hue + 1, hue), s, v], -1)
+
+
+def _to_rgb(x: jax.Array) -> jax.Array:
+    h, s, v = jnp.moveaxis(x, -1, 0)
+    r, g, b = (jnp.abs(6 * h - k) for k in (3, 2, 4))
+    parts = (jnp.clip(part, 0, 1) for part in (r - 1, 2 - g, 2 - b))
+    return jnp.stack([(1 - s + s * part) * v for part in parts], -1)
+
+
+def _with_hue(x: jax.Array, delta: jax.Array) -> jax.Array:
+    h, s, v = jnp.moveaxis(_to_hsv(x), -1, 0)
+    return _to_rgb(jnp.stack([jnp.mod(h + delta, 1), s, v], -1))
+
+
+def _with_saturation(x: jax.Array, scale: jax.Array) -> jax.Array:
+    h, s, v = jnp.moveaxis(_to_hsv(x), -1, 0)
+    return _to_rgb(jnp.stack([h, jnp.clip(s * scale, 0, 1), v], -1))
+
+
+def _with_contrast(x: jax.Array, factor: jax.Array) -> jax.Array:
+    mean = jnp.mean(x, (-3, -2), keepdims=True)
+    return (x - mean) * factor + mean
+
+
+def _of_colors(name: str, function: Callable[..., jax.Array], arity: int) -> OpRule[FlexOptions]:
+    def lower(_op: _Op) -> Function:
+        return lambda *arrays: (function(*map(jnp.asarray, arrays)),)
+
+    return rule(name, [FLOAT32] * arity, lower)
+
+
+_CROP = [_PIXELS, FLOAT32, INT32, CONSTANTS32]
+_PROJECT = [_PIXELS, FLOAT32, CONSTANTS32]
 RULES = table(
-    OpRule(f"{FLEX}CropAndResize", FlexCropOptions, 1, _why_not_crop, _lower_crop, arity=4),
-    OpRule(f"{FLEX}ExtractImagePatches", FlexPatchesOptions, 1, _why_not_patches, _lower_patches),
-    *(
-        OpRule(
-            f"{FLEX}ImageProjectiveTransformV{version}",
-            FlexProjectionOptions,
-            1,
-            _why_not_projection,
-            _lower_projection,
-            arity=version + 1,
-        )
-        for version in (2, 3)
+    _of_colors("AdjustContrastv2", _with_contrast, 2),
+    _of_colors("AdjustHue", _with_hue, 2),
+    _of_colors("AdjustSaturation", _with_saturation, 2),
+    _of_colors("HSVToRGB", _to_rgb, 1),
+    _of_colors("RGBToHSV", _to_hsv, 1),
+    rule("CropAndResize", _CROP, _lower_crop, _why_not_crop, results=[np.float32]),
+    rule("ExtractImagePatches", [ANY], _lower_patches, _why_not_patches),
+    rule("ImageProjectiveTransformV2", _PROJECT, _lower_projection, _why_not_projection),
+    rule("ImageProjectiveTransformV3", [*_PROJECT, ANY], _lower_projection, _why_not_projection),
+    rule(
+        "ResizeBicubic",
+        [_PIXELS, CONSTANTS32],
+        _lower_bicubic,
+        _why_not_bicubic,
+        results=[np.float32],
     ),
-    OpRule(f"{FLEX}ResizeBicubic", FlexImageOptions, 1, _why_not_bicubic, _lower_bicubic, arity=2),
 )

@@ -5,34 +5,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS, INT32
 from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.op_lowering.flex.options import TensorListOptions
-from jaxdelegate.op_lowering.records.flex import FLEX
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Lower,
-    Op,
-    OpRule,
-    WhyNot,
-    first_reason,
-    table,
-    why_not_const,
-    why_not_dtype,
-    why_not_result,
-)
+from jaxdelegate.op_lowering.flex.signature import rule
+from jaxdelegate.op_lowering.records.flex import FlexOptions
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
-_Op = Op[TensorListOptions]
+_Op = Op[FlexOptions]
 
 
-def _why_not_list(op: _Op, items: TensorSpec, values: TensorSpec) -> str | None:
-    """A reason if `items` are not a list, or `values`, its elements, have another dtype."""
+def _why_not_list(
+    op: _Op, items: TensorSpec, values: TensorSpec, sizes: TensorSpec | None = None
+) -> str | None:
+    """A reason if `items` are not a list, or `values`, its elements, have another dtype.
+
+    `sizes` are those of an element, or -1.
+    """
     dtype = op.options.element_dtype
     wrong = next((spec for spec in (items, values) if spec.dtype != dtype), None)
     return first_reason(
         None if dtype not in HANDLES else "lists of handles or of lists are not supported",
         None if wrong is None else f"{wrong.name!r} is {wrong.dtype}, not a list of {dtype}",
         None if items.shape else f"{items.name!r} is not a list",
+        None if sizes is None else _why_not_elements(items.shape[1:], sizes),
     )
 
 
@@ -48,6 +44,10 @@ def _why_not_elements(shape: Shape, sizes: TensorSpec) -> str | None:
     return f"elements are {list(shape)}, not {wanted.tolist()}"
 
 
+def _why_not_empty(items: TensorSpec) -> str | None:
+    return None if items.shape[0] else "the list is empty"
+
+
 def _why_not_index(items: TensorSpec, index: TensorSpec) -> str | None:
     if index.shape not in ((), (1,)) or index.dtype not in (np.int32, np.int64):
         return f"{index.name!r} is {index.dtype} {list(index.shape)}, not an index"
@@ -59,9 +59,12 @@ def _at(items: jax.Array, index: jax.Array) -> jax.Array:
     return jnp.clip(jnp.asarray(index).reshape(()), 0, items.shape[0] - 1)
 
 
+def _lower_same(_op: _Op) -> Function:
+    return lambda x, *_: (x,)
+
+
 def _why_not_reserve(op: _Op) -> str | None:
-    y = op.outputs[0]
-    return _why_not_list(op, y, y) or _why_not_elements(y.shape[1:], op.inputs[0])
+    return _why_not_list(op, op.outputs[0], op.outputs[0], op.inputs[0])
 
 
 def _lower_reserve(op: _Op) -> Function:
@@ -70,31 +73,20 @@ def _lower_reserve(op: _Op) -> Function:
 
 
 def _why_not_from_tensor(op: _Op) -> str | None:
-    x, sizes = op.inputs[:2]
-    reason = _why_not_list(op, op.outputs[0], x)
-    return reason or _why_not_elements(x.shape[1:], sizes)
-
-
-def _lower_same(_op: _Op) -> Function:
-    return lambda x, *_: (x,)
+    return _why_not_list(op, op.outputs[0], *op.inputs[:2])
 
 
 def _why_not_stack(op: _Op) -> str | None:
     items, sizes = op.inputs[:2]
-    reason = _why_not_list(op, items, op.outputs[0]) or _why_not_elements(items.shape[1:], sizes)
     n = op.options.num_elements
-    if reason is not None or n in (-1, items.shape[0]):
-        return reason
-    return f"the list has {items.shape[0]} elements, not {n}"
+    fits = n in (-1, *items.shape[:1])
+    reason = _why_not_list(op, items, op.outputs[0], sizes)
+    return reason or (None if fits else f"the list has {items.shape[0]} elements, not {n}")
 
 
 def _why_not_get_item(op: _Op) -> str | None:
     items, index, sizes = op.inputs[:3]
-    return (
-        _why_not_list(op, items, op.outputs[0])
-        or _why_not_elements(items.shape[1:], sizes)
-        or _why_not_index(items, index)
-    )
+    return _why_not_list(op, items, op.outputs[0], sizes) or _why_not_index(items, index)
 
 
 def _lower_get_item(_op: _Op) -> Function:
@@ -105,15 +97,10 @@ def _lower_get_item(_op: _Op) -> Function:
 
 def _why_not_set_item(op: _Op) -> str | None:
     items, index, item = op.inputs[:3]
-    reason = (
+    return (
         _why_not_list(op, items, item)
-        or why_not_result(op.outputs[0], items.dtype)
         or _why_not_index(items, index)
-    )
-    fits = items.shape[1:] == item.shape
-    return reason or first_reason(
-        None if fits else f"elements are {list(items.shape[1:])}, not {list(item.shape)}",
-        "the list may grow" if op.options.resize_if_index_out_of_bounds else None,
+        or ("the list may grow" if op.options.resize_if_index_out_of_bounds else None)
     )
 
 
@@ -123,19 +110,9 @@ def _lower_set_item(_op: _Op) -> Function:
     )
 
 
-def _why_not_length(op: _Op) -> str | None:
-    return why_not_result(op.outputs[0], np.int32)
-
-
 def _lower_length(op: _Op) -> Function:
     n = op.inputs[0].shape[0]
     return lambda _items: (jnp.array(n, np.int32),)
-
-
-def _why_not_resize(op: _Op) -> str | None:
-    items, y = op.inputs[0], op.outputs[0]
-    held = None if items.shape else f"{items.name!r} is not a list"
-    return held or why_not_result(y, items.dtype) or why_not_const(op.inputs[1])
 
 
 def _lower_resize(op: _Op) -> Function:
@@ -149,11 +126,7 @@ def _lower_resize(op: _Op) -> Function:
 
 
 def _why_not_push(op: _Op) -> str | None:
-    items, item = op.inputs[:2]
-    fits = items.shape[1:] == item.shape or items.shape[:1] == (0,)
-    differ = f"elements are {list(items.shape[1:])}, not {list(item.shape)}"
-    reason = _why_not_list(op, items, item) or why_not_result(op.outputs[0], items.dtype)
-    return reason or (None if fits else differ)
+    return _why_not_list(op, *op.inputs[:2])
 
 
 def _lower_push(_op: _Op) -> Function:
@@ -164,12 +137,7 @@ def _lower_push(_op: _Op) -> Function:
 
 def _why_not_pop(op: _Op) -> str | None:
     items, sizes = op.inputs[:2]
-    reason = _why_not_list(op, items, op.outputs[1]) or why_not_result(op.outputs[0], items.dtype)
-    return reason or _why_not_elements(items.shape[1:], sizes) or _why_not_empty(items)
-
-
-def _why_not_empty(items: TensorSpec) -> str | None:
-    return None if items.shape[0] else "the list is empty"
+    return _why_not_list(op, items, op.outputs[1], sizes)
 
 
 def _lower_pop(_op: _Op) -> Function:
@@ -178,9 +146,7 @@ def _lower_pop(_op: _Op) -> Function:
 
 def _why_not_concat(op: _Op) -> str | None:
     items, sizes = op.inputs[:2]
-    reason = _why_not_list(op, items, op.outputs[0]) or why_not_result(op.outputs[1], np.int64)
-    is_scalar = None if len(items.shape) > 1 else "the elements are scalars"
-    return reason or is_scalar or _why_not_elements(items.shape[1:], sizes)
+    return _why_not_list(op, items, op.outputs[0], sizes)
 
 
 def _lower_concat(op: _Op) -> Function:
@@ -191,13 +157,8 @@ def _lower_concat(op: _Op) -> Function:
 
 
 def _why_not_gather(op: _Op) -> str | None:
-    items, indices, sizes = op.inputs[:3]
-    return (
-        _why_not_list(op, items, op.outputs[0])
-        or _why_not_elements(items.shape[1:], sizes)
-        or why_not_dtype(indices, np.int32)
-        or _why_not_empty(items)
-    )
+    items, _, sizes = op.inputs[:3]
+    return _why_not_list(op, items, op.outputs[0], sizes) or _why_not_empty(items)
 
 
 def _lower_gather(_op: _Op) -> Function:
@@ -206,15 +167,13 @@ def _lower_gather(_op: _Op) -> Function:
 
 
 def _why_not_scatter(op: _Op) -> str | None:
-    x, indices, sizes, n = op.inputs[:4]
-    reason = _why_not_list(op, op.outputs[0], x) or _why_not_elements(x.shape[1:], sizes)
-    return reason or why_not_const(n) or _why_not_places(x, indices)
+    x, indices, sizes = op.inputs[:3]
+    return _why_not_list(op, op.outputs[0], x, sizes) or _why_not_places(x, indices)
 
 
 def _why_not_places(x: TensorSpec, indices: TensorSpec) -> str | None:
     fits = indices.shape == x.shape[:1]
-    differ = f"{list(indices.shape)} indices for values {list(x.shape)}"
-    return why_not_dtype(indices, np.int32) or (None if fits else differ)
+    return None if fits else f"{list(indices.shape)} indices for values {list(x.shape)}"
 
 
 def _lower_scatter(op: _Op) -> Function:
@@ -230,41 +189,37 @@ def _scattered(items: jax.Array, x: jax.Array, indices: jax.Array) -> jax.Array:
 
 def _why_not_scatter_into(op: _Op) -> str | None:
     items, x, indices = op.inputs[:3]
-    fits = items.shape[1:] == x.shape[1:]
-    differ = f"elements are {list(items.shape[1:])}, not {list(x.shape[1:])}"
-    reason = _why_not_list(op, items, x) or why_not_result(op.outputs[0], items.dtype)
-    return reason or (None if fits else differ) or _why_not_places(x, indices)
+    return _why_not_list(op, items, x) or _why_not_places(x, indices)
 
 
 def _lower_scatter_into(_op: _Op) -> Function:
     return lambda items, x, indices: (_scattered(items, x, indices),)
 
 
-def _rule(
-    name: str,
-    arity: int,
-    why_not: WhyNot[TensorListOptions],
-    lower: Lower[TensorListOptions],
-    results: int = 1,
-) -> OpRule[TensorListOptions]:
-    return OpRule(
-        f"{FLEX}{name}", TensorListOptions, 1, why_not, lower, arity=arity, results=results
-    )
-
-
 RULES = table(
-    _rule("EmptyTensorList", 2, _why_not_reserve, _lower_reserve),
-    _rule("TensorListConcatV2", 3, _why_not_concat, _lower_concat, results=2),
-    _rule("TensorListFromTensor", 2, _why_not_from_tensor, _lower_same),
-    _rule("TensorListGather", 3, _why_not_gather, _lower_gather),
-    _rule("TensorListGetItem", 3, _why_not_get_item, _lower_get_item),
-    _rule("TensorListLength", 1, _why_not_length, _lower_length),
-    _rule("TensorListPopBack", 2, _why_not_pop, _lower_pop, results=2),
-    _rule("TensorListPushBack", 2, _why_not_push, _lower_push),
-    _rule("TensorListReserve", 2, _why_not_reserve, _lower_reserve),
-    _rule("TensorListResize", 2, _why_not_resize, _lower_resize),
-    _rule("TensorListScatterIntoExistingList", 3, _why_not_scatter_into, _lower_scatter_into),
-    _rule("TensorListScatterV2", 4, _why_not_scatter, _lower_scatter),
-    _rule("TensorListSetItem", 3, _why_not_set_item, _lower_set_item),
-    _rule("TensorListStack", 2, _why_not_stack, _lower_same),
+    rule("EmptyTensorList", [ANY] * 2, _lower_reserve, _why_not_reserve, results=[None]),
+    rule("TensorListConcatV2", [ANY] * 3, _lower_concat, _why_not_concat, results=[None, np.int64]),
+    rule("TensorListFromTensor", [ANY] * 2, _lower_same, _why_not_from_tensor, results=[None]),
+    rule("TensorListGather", [ANY, INT32, ANY], _lower_gather, _why_not_gather, results=[None]),
+    rule("TensorListGetItem", [ANY] * 3, _lower_get_item, _why_not_get_item, results=[None]),
+    rule("TensorListLength", [ANY], _lower_length, results=[np.int32]),
+    rule("TensorListPopBack", [ANY] * 2, _lower_pop, _why_not_pop, results=[0, None]),
+    rule("TensorListPushBack", [ANY] * 2, _lower_push, _why_not_push),
+    rule("TensorListReserve", [ANY] * 2, _lower_reserve, _why_not_reserve, results=[None]),
+    rule("TensorListResize", [ANY, CONSTANTS], _lower_resize),
+    rule(
+        "TensorListScatterIntoExistingList",
+        [ANY, ANY, INT32],
+        _lower_scatter_into,
+        _why_not_scatter_into,
+    ),
+    rule(
+        "TensorListScatterV2",
+        [ANY, INT32, ANY, CONSTANTS],
+        _lower_scatter,
+        _why_not_scatter,
+        results=[None],
+    ),
+    rule("TensorListSetItem", [ANY] * 3, _lower_set_item, _why_not_set_item),
+    rule("TensorListStack", [ANY] * 2, _lower_same, _why_not_stack, results=[None]),
 )

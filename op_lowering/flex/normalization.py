@@ -1,31 +1,24 @@
-"""FusedBatchNormV3 and its gradient (core/kernels/fused_batch_norm_op.cc, on a CPU).
+"""Batch normalization and its gradient, as on a CPU; losses of softmax, with their gradients.
 
-In inference TensorFlow leaves the fourth and the fifth result undefined: here they are the given
-mean and variance, which the gradient wants.
+Sources: core/kernels/{fused_batch_norm_op,xent_op,sparse_xent_op}.cc. In inference TensorFlow
+leaves the fourth and the fifth result undefined: here they are the input mean and variance, which
+the gradient needs.
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.flex.options import FlexNormalizationOptions
-from jaxdelegate.op_lowering.records.flex import FLEX
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-    why_not_result,
-)
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.common.signature import FLOAT, FLOAT32, INDEX, SAME
+from jaxdelegate.op_lowering.flex.signature import rule
+from jaxdelegate.op_lowering.records.flex import FlexOptions
+from jaxdelegate.op_lowering.rule import Function, Op, table
 
-_Op = Op[FlexNormalizationOptions]
+_Op = Op[FlexOptions]
 
 
 def _channels(format_: str, rank: int) -> int | None:
@@ -33,27 +26,14 @@ def _channels(format_: str, rank: int) -> int | None:
     return {("NHWC", 4): 3, ("NCHW", 4): 1, ("NDHWC", 5): 4, ("NCDHW", 5): 1}.get((format_, rank))
 
 
-def _why_not_images(op: _Op, x: TensorSpec, *vectors: TensorSpec) -> str | None:
-    axis = _channels(op.options.data_format, len(x.shape))
-    if axis is None:
-        return f"{x.name!r} {list(x.shape)} is not {op.options.data_format!r}"
-    wrong = next((v for v in vectors if v.shape != (x.shape[axis],)), None)
-    return first_reason(
-        why_not_dtype(x, FLOATS),
-        *(why_not_dtype(v, np.float32) for v in vectors),
-        why_not_result(op.outputs[0], x.dtype),
-        *(why_not_result(y, np.float32) for y in op.outputs[1:]),
-        None if wrong is None else f"{wrong.name!r} {list(wrong.shape)} is not of the channels",
-    )
+def _why_not_format(op: _Op) -> str | None:
+    rank, data_format = len(op.inputs[0].shape), op.options.data_format
+    is_known = _channels(data_format, rank) is not None
+    return None if is_known else f"images of rank {rank} are not {data_format!r}"
 
 
-def _reads_averages(o: FlexNormalizationOptions) -> bool:
+def _reads_averages(o: FlexOptions) -> bool:
     return not o.is_training or o.exponential_avg_factor != 1
-
-
-def _why_not_normalization(op: _Op) -> str | None:
-    x, *vectors = op.inputs[:5]
-    return _why_not_images(op, x, *(vectors if _reads_averages(op.options) else vectors[:2]))
 
 
 def _lower_normalization(op: _Op) -> Function:
@@ -65,8 +45,8 @@ def _lower_normalization(op: _Op) -> Function:
     count = math.prod(op.inputs[0].shape[i] for i in axes)
     old, reads = 1 - o.exponential_avg_factor, _reads_averages(o)
 
-    def averaged(held: jax.Array, found: jax.Array) -> jax.Array:
-        return old * held + o.exponential_avg_factor * found if reads else found
+    def averaged(held: jax.Array, new: jax.Array) -> jax.Array:
+        return old * held + o.exponential_avg_factor * new if reads else new
 
     def normalize(x: jax.Array, *vectors: jax.Array) -> tuple[jax.Array, ...]:
         scale, offset, mean, variance = vectors
@@ -86,13 +66,6 @@ def _lower_normalization(op: _Op) -> Function:
 
 
 # ---- FusedBatchNormGradV3: gradient, x, scale, mean, variance
-
-
-def _why_not_gradient(op: _Op) -> str | None:
-    dy, x, *vectors = op.inputs[:5]
-    same = dy.shape == x.shape and dy.dtype == x.dtype
-    differ = None if same else f"{dy.name!r} is not {x.dtype} {list(x.shape)}"
-    return differ or _why_not_images(op, x, *vectors)
 
 
 def _lower_gradient(op: _Op) -> Function:
@@ -117,23 +90,61 @@ def _lower_gradient(op: _Op) -> Function:
     return gradient
 
 
+# ---- SoftmaxCrossEntropyWithLogits, SparseSoftmaxCrossEntropyWithLogits: logits, labels
+
+
+def _why_not_classes(op: _Op) -> str | None:
+    logits = op.inputs[0]
+    return None if logits.shape[1] else f"{logits.name!r} {list(logits.shape)} has no classes"
+
+
+def _lower_soft(op: _Op) -> Function:
+    return _entropy(op, lambda labels, logits: jnp.broadcast_to(labels, logits.shape))
+
+
+def _lower_sparse(op: _Op) -> Function:
+    """A label outside the classes is an error of TensorFlow's; here its loss is 0."""
+    n = op.inputs[0].shape[1]
+    return _entropy(op, lambda labels, logits: jax.nn.one_hot(labels, n, dtype=logits.dtype))
+
+
+def _entropy(op: _Op, as_rows: Callable[[jax.Array, jax.Array], jax.Array]) -> Function:
+    dtype, shape = op.inputs[0].dtype, op.outputs[1].shape
+    wide = op.context.precision.accumulator(dtype)
+
+    def entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = jnp.broadcast_to(jnp.asarray(logits).astype(wide), shape)
+        rows = as_rows(jnp.asarray(labels), logits).astype(wide)
+        logs = jax.nn.log_softmax(logits, axis=1)
+        # Where a label is 0, an infinite logarithm does not count.
+        terms = jnp.where(rows == 0, jnp.zeros_like(rows), rows * logs)
+        return (-jnp.sum(terms, 1)).astype(dtype), (jnp.exp(logs) - rows).astype(dtype)
+
+    return entropy
+
+
+_VECTORS = [FLOAT32] * 4
 RULES = table(
-    OpRule(
-        f"{FLEX}FusedBatchNormV3",
-        FlexNormalizationOptions,
-        1,
-        _why_not_normalization,
-        _lower_normalization,
-        arity=5,
-        results=6,
-    ),
-    OpRule(
-        f"{FLEX}FusedBatchNormGradV3",
-        FlexNormalizationOptions,
-        1,
-        _why_not_gradient,
+    rule(
+        "FusedBatchNormGradV3",
+        [FLOAT, SAME, *_VECTORS[:3]],
         _lower_gradient,
-        arity=5,
-        results=5,
+        _why_not_format,
+        results=[0, *[np.float32] * 4],
+    ),
+    rule(
+        "FusedBatchNormV3",
+        [FLOAT, *_VECTORS],
+        _lower_normalization,
+        _why_not_format,
+        results=[0, *[np.float32] * 5],
+    ),
+    rule("SoftmaxCrossEntropyWithLogits", [FLOAT, SAME], _lower_soft, results=[0, 0]),
+    rule(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        [FLOAT, INDEX],
+        _lower_sparse,
+        _why_not_classes,
+        results=[0, 0],
     ),
 )

@@ -1,6 +1,6 @@
-"""Checkpoints of on-device training: Save, Restore and EnsureShape.
+"""Checkpoints of on-device training: Save and Restore.
 
-Sources: core/kernels/{save_restore_tensor,ensure_shape_op}.cc, core/util/{tensor_slice_writer,
+Sources: core/kernels/{save_restore_tensor}.cc, core/util/{tensor_slice_writer,
 saved_tensor_slice_util}.cc and saved_tensor_slice.proto. A checkpoint is a table: under the empty
 key the name, shape and type of each tensor, and under a key for each tensor its values. Its
 messages are written with the fields in TensorFlow's order: the files are equal byte for byte.
@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxdelegate.op_lowering.flex import reference_tables
-from jaxdelegate.op_lowering.flex.options import EnsureShapeOptions
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.flex.reference_tables import encoded
-from jaxdelegate.op_lowering.records.flex import DATA_TYPES, FLEX, FlexOptions
+from jaxdelegate.op_lowering.records.flex import DATA_TYPES, FlexOptions
+from jaxdelegate.op_lowering.resources.reference import none_declared, nothing
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Folds, Infer, Kernel, Services, same_shape
+from jaxdelegate.reference.kernel import Array, Folds, Kernel, Services
 from jaxdelegate.wire import Message
 
 _META, _DATA = 1, 2  # fields of SavedTensorSlices
@@ -33,14 +34,6 @@ _AS_VARINTS = {
     "<u4": 16,
     "<u8": 17,
 }
-
-
-def nothing(
-    _infer: Infer, _options: FlexOptions, _inputs: Specs, outputs: Specs
-) -> tuple[Shape | None, ...]:
-    if outputs:
-        raise ValueError(f"it has no outputs, not {len(outputs)}")
-    return ()
 
 
 def save(
@@ -201,39 +194,9 @@ def _values(tensor: Message, dtype: np.dtype) -> Array:
     return np.array(numbers, np.int64).astype(dtype)
 
 
-def ensured_shape(o: EnsureShapeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    _check_shape(o, inputs[0].shape)
-    return same_shape(o, inputs)
-
-
-def settled_shape(o: EnsureShapeOptions, _inputs: Specs) -> tuple[Shape | None, ...]:
-    sizes = _wanted(o)
-    return (None if sizes is None or -1 in sizes else sizes,)
-
-
-def ensure_shape(o: EnsureShapeOptions, _i: Specs, _o: Specs, x: Array) -> tuple[Array]:
-    """The input, whose shape must be the one that the operator names."""
-    _check_shape(o, x.shape)
-    return (x,)
-
-
-def _wanted(o: EnsureShapeOptions) -> Shape | None:
-    shape = Message(o.shape)
-    return None if shape.integer(3) else tuple(_sizes(shape))
-
-
-def _check_shape(o: EnsureShapeOptions, shape: Shape) -> None:
-    wanted = _wanted(o)
-    if wanted is None:
-        return
-    if len(wanted) != len(shape) or any(
-        w not in (-1, n) for w, n in zip(wanted, shape, strict=True)
-    ):
-        raise ValueError(f"FlexEnsureShape: expected the shape {list(wanted)}, got {list(shape)}")
-
-
-KERNELS = {
-    f"{FLEX}EnsureShape": Kernel(ensure_shape, ensured_shape, settled=settled_shape),
-    f"{FLEX}Restore": Kernel(restore, restored_shape, Folds.NEVER, calls=True),
-    f"{FLEX}Save": Kernel(save, restored_shape, Folds.NEVER, calls=True, inferred_shapes=nothing),
-}
+KERNELS = kernels(
+    {
+        "Restore": Kernel(restore, restored_shape, Folds.NEVER, calls=True),
+        "Save": Kernel(save, nothing, Folds.NEVER, calls=True, inferred_shapes=none_declared),
+    }
+)

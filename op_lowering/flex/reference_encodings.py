@@ -9,14 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexRawOptions, FlexUnicodeOptions
-from jaxdelegate.op_lowering.flex.reference_named import named
-from jaxdelegate.op_lowering.flex.reference_text import mapped
-from jaxdelegate.op_lowering.records.flex import FLEX
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
+from jaxdelegate.op_lowering.flex.reference_text import mapped, strings
+from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape
 
-_O = FlexUnicodeOptions
 _Shapes = tuple[Shape | None, ...]
 _BROKEN = 0xDC00
 _CODECS = {"UTF-8": "utf-8", "UTF-16-BE": "utf-16-be", "UTF-32-BE": "utf-32-be"}
@@ -51,7 +49,7 @@ def _characters(text: bytes, codec: str) -> Iterator[tuple[int, int]]:
         start += broken if is_broken else len(character.encode(codec))
 
 
-def _kept(o: _O, characters: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _kept(o: FlexOptions, characters: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     for character, start in characters:
         if character >= 0 and not (o.replace_control_characters and character < 0x20):
             yield character, start
@@ -63,45 +61,41 @@ def _kept(o: _O, characters: Iterator[tuple[int, int]]) -> Iterator[tuple[int, i
             raise ValueError(f"errors={o.errors!r}: expected 'strict', 'replace' or 'ignore'")
 
 
-def decoded_shapes(_o: _O, inputs: Specs) -> _Shapes:
+def decoded_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
     n = int(np.prod(inputs[0].shape))
     return (n + 1,), None
 
 
-def offset_shapes(_o: _O, inputs: Specs) -> _Shapes:
+def offset_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
     return *decoded_shapes(_o, inputs), None
 
 
-def decode_with_offsets(
-    o: _O, _inputs: Specs, outputs: Specs, x: Array
-) -> tuple[Array, Array, Array]:
+def decode_with_offsets(o: FlexOptions, x: Array) -> tuple[Array, Array, Array]:
     """Where the characters of each string begin and end, the characters, and their bytes."""
     codec = _codec(o.input_encoding)
     rows = [list(_kept(o, _characters(text, codec))) for text in x.reshape(-1)]
-    splits = np.cumsum([0, *map(len, rows)]).astype(outputs[0].dtype)
-    found = np.array([pair for row in rows for pair in row], np.int64).reshape(-1, 2)
-    return splits, found[:, 0].astype(np.int32), found[:, 1]
+    pairs = np.array([pair for row in rows for pair in row], np.int64).reshape(-1, 2)
+    return np.cumsum([0, *map(len, rows)]), pairs[:, 0], pairs[:, 1]
 
 
-def decode(o: _O, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array, ...]:
-    return decode_with_offsets(o, inputs, outputs, x)[:2]
+def decode(o: FlexOptions, x: Array) -> tuple[Array, ...]:
+    return decode_with_offsets(o, x)[:2]
 
 
-def encoded_shape(_o: _O, inputs: Specs) -> _Shapes:
+def encoded_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     (n,) = inputs[1].shape
     return ((max(n - 1, 0),),)
 
 
-def encode(o: _O, _inputs: Specs, _outputs: Specs, x: Array, splits: Array) -> tuple[Array]:
+def encode(o: FlexOptions, x: Array, splits: Array) -> Array:
     """A string of the characters between two splits."""
     codec, ends = _codec(o.output_encoding), splits.tolist()
     if not ends or ends[0] != 0 or ends[-1] != len(x) or (np.diff(splits) < 0).any():
         raise ValueError(f"splits {ends} of {len(x)} characters: expected to rise from 0 to that")
-    texts = [_joined(o, x[a:b].tolist(), codec) for a, b in itertools.pairwise(ends)]
-    return (np.array([*texts, None], object)[:-1],)
+    return strings([_joined(o, x[a:b].tolist(), codec) for a, b in itertools.pairwise(ends)])
 
 
-def _joined(o: _O, characters: list[int], codec: str) -> bytes:
+def _joined(o: FlexOptions, characters: list[int], codec: str) -> bytes:
     pairs = ((c if _is_character(c, o.errors) else -1, i) for i, c in enumerate(characters))
     return "".join(chr(c) for c, _ in _kept(o, pairs)).encode(codec)
 
@@ -113,11 +107,11 @@ def _is_character(c: int, errors: str) -> bool:
     return is_known and not (is_none and errors != "ignore")
 
 
-def transcode(o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def transcode(o: FlexOptions, x: Array) -> Array:
     source, codec = _codec(o.input_encoding), _codec(o.output_encoding)
 
-    def text(given: bytes) -> bytes:
-        kept = (chr(c) for c, _ in _kept(o, _characters(given, source)))
+    def text(stored: bytes) -> bytes:
+        kept = (chr(c) for c, _ in _kept(o, _characters(stored, source)))
         return "".join(kept).encode(codec)
 
     return mapped(text, object, x)
@@ -126,11 +120,11 @@ def transcode(o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
 # ---- DecodeRaw
 
 
-def raw_shape(_o: FlexRawOptions, _inputs: Specs) -> _Shapes:
+def raw_shape(_o: FlexOptions, _inputs: Specs) -> _Shapes:
     return (None,)
 
 
-def decode_raw(o: FlexRawOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+def decode_raw(o: FlexOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """The numbers in each string; all strings have as many."""
     dtype, lengths = outputs[0].dtype, {len(text) for text in x.reshape(-1)}
     if len(lengths) > 1 or any(length % dtype.itemsize for length in lengths):
@@ -146,19 +140,19 @@ def decode_raw(o: FlexRawOptions, _inputs: Specs, outputs: Specs, x: Array) -> t
 # ---- EncodeBase64, DecodeBase64: the alphabet for URLs
 
 
-def encode_base64(o: FlexRawOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    def text(given: bytes) -> bytes:
-        encoded = base64.urlsafe_b64encode(given)
+def encode_base64(o: FlexOptions, x: Array) -> Array:
+    def text(stored: bytes) -> bytes:
+        encoded = base64.urlsafe_b64encode(stored)
         return encoded if o.pad else encoded.rstrip(b"=")
 
     return mapped(text, object, x)
 
 
-def decode_base64(_o: FlexRawOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    def text(given: bytes) -> bytes:
-        digits = given.rstrip(b"=")
-        if not re.fullmatch(rb"[A-Za-z0-9_-]*={0,2}", given) or len(digits) % 4 == 1:
-            raise ValueError(f"DecodeBase64: {given!r} is not base64 for URLs")
+def decode_base64(_o: FlexOptions, x: Array) -> Array:
+    def text(stored: bytes) -> bytes:
+        digits = stored.rstrip(b"=")
+        if not re.fullmatch(rb"[A-Za-z0-9_-]*={0,2}", stored) or len(digits) % 4 == 1:
+            raise ValueError(f"DecodeBase64: {stored!r} is not base64 for URLs")
         return binascii.a2b_base64(digits.translate(_FROM_URLS) + b"==")
 
     return mapped(text, object, x)
@@ -166,14 +160,14 @@ def decode_base64(_o: FlexRawOptions, _inputs: Specs, _outputs: Specs, x: Array)
 
 _FROM_URLS = bytes.maketrans(b"-_", b"+/")
 
-KERNELS = named(
+KERNELS = kernels(
     {
-        f"{FLEX}DecodeBase64": Kernel(decode_base64, same_shape),
-        f"{FLEX}DecodeRaw": Kernel(decode_raw, raw_shape),
-        f"{FLEX}EncodeBase64": Kernel(encode_base64, same_shape),
-        f"{FLEX}UnicodeDecode": Kernel(decode, decoded_shapes),
-        f"{FLEX}UnicodeDecodeWithOffsets": Kernel(decode_with_offsets, offset_shapes),
-        f"{FLEX}UnicodeEncode": Kernel(encode, encoded_shape),
-        f"{FLEX}UnicodeTranscode": Kernel(transcode, same_shape),
+        "DecodeBase64": (decode_base64, same_shape),
+        "DecodeRaw": Kernel(decode_raw, raw_shape),
+        "EncodeBase64": (encode_base64, same_shape),
+        "UnicodeDecode": (decode, decoded_shapes),
+        "UnicodeDecodeWithOffsets": (decode_with_offsets, offset_shapes),
+        "UnicodeEncode": (encode, encoded_shape),
+        "UnicodeTranscode": (transcode, same_shape),
     }
 )

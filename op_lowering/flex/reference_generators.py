@@ -5,9 +5,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.reference_named import named
-from jaxdelegate.op_lowering.random.reference import normal_pairs, philox, unit, unit_double
-from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
+from jaxdelegate.op_lowering.random.reference import (
+    normal_pairs,
+    philox,
+    unit,
+    unit_double,
+    words_of,
+)
+from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.movement import ints
@@ -22,7 +28,7 @@ def mixed_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
     return (1,), (2,)
 
 
-def mixed(_o: FlexOptions, _inputs: Specs, _outputs: Specs, seeds: Array) -> tuple[Array, Array]:
+def mixed(_o: FlexOptions, seeds: Array) -> tuple[Array, Array]:
     """A key and a counter whose lower half is 0."""
     low, high = seeds.astype(np.int64).view(np.uint64)
     key, above = philox(_SCRAMBLE, low.reshape(1), high.reshape(1)).view(np.uint64)
@@ -46,9 +52,7 @@ def _words(key: Array, counter: Array, algorithm: Array, n: int) -> Array:
         raise ValueError(f"a key {list(key.shape)}, a counter {list(counter.shape)} of {key.dtype}")
     if int(algorithm.reshape(())) not in (1, 3):
         raise ValueError(f"algorithm {int(algorithm)}: expected 1, which is Philox, or 3")
-    lows = counter[0] + np.arange(-(-n // 4), dtype=np.uint64)
-    highs = counter[1] + (lows < counter[0]).astype(np.uint64)
-    return philox(key.view(np.uint32), lows, highs)[:n]
+    return words_of(np.concatenate([counter, key]).view(np.uint32), n)[0]
 
 
 def _uniform(draw: Callable[[int], Array], n: int, dtype: np.dtype) -> Array:
@@ -87,39 +91,37 @@ def _seeded(numbers: Callable[..., tuple[Array]]) -> Callable[..., tuple[Array]]
     def run(
         o: FlexOptions, inputs: Specs, outputs: Specs, sizes: Array, seeds: Array
     ) -> tuple[Array]:
-        return numbers(o, inputs, outputs, sizes, *mixed(o, (), (), seeds), np.array(1))
+        return numbers(o, inputs, outputs, sizes, *mixed(o, seeds), np.array(1))
 
     return run
 
 
 def integers(
     _o: FlexOptions,
-    _inputs: Specs,
-    outputs: Specs,
     sizes: Array,
     key: Array,
     counter: Array,
     algorithm: Array,
     low: Array,
     high: Array,
-) -> tuple[Array]:
+) -> Array:
     if low.shape or high.shape or low >= high:
         raise ValueError(f"integers from {low.tolist()} to below {high.tolist()}")
-    shape, dtype = ints(sizes), outputs[0].dtype
-    words = _words(key, counter, algorithm, math.prod(shape) * (dtype.itemsize // 4))
-    drawn = words.view(f"u{dtype.itemsize}") % np.array(int(high) - int(low), f"u{dtype.itemsize}")
-    return ((low + drawn.astype(dtype)).reshape(shape),)
+    shape, size = ints(sizes), low.dtype.itemsize
+    words = _words(key, counter, algorithm, math.prod(shape) * (size // 4))
+    drawn = words.view(f"u{size}") % np.array(int(high) - int(low), f"u{size}")
+    return np.asarray(low + drawn.astype(low.dtype)).reshape(shape)
 
 
 _UNIFORM = _floats(_uniform, np.float32, np.float64)
 _NORMAL = _floats(_normal, np.float32)
-KERNELS = named(
+KERNELS = kernels(
     {
-        f"{FLEX}StatelessRandomGetKeyCounter": Kernel(mixed, mixed_shapes),
-        f"{FLEX}StatelessRandomNormal": Kernel(_seeded(_NORMAL), numbers_shape),
-        f"{FLEX}StatelessRandomNormalV2": Kernel(_NORMAL, numbers_shape),
-        f"{FLEX}StatelessRandomUniform": Kernel(_seeded(_UNIFORM), numbers_shape),
-        f"{FLEX}StatelessRandomUniformIntV2": Kernel(integers, numbers_shape),
-        f"{FLEX}StatelessRandomUniformV2": Kernel(_UNIFORM, numbers_shape),
+        "StatelessRandomGetKeyCounter": (mixed, mixed_shapes),
+        "StatelessRandomNormal": Kernel(_seeded(_NORMAL), numbers_shape),
+        "StatelessRandomNormalV2": Kernel(_NORMAL, numbers_shape),
+        "StatelessRandomUniform": Kernel(_seeded(_UNIFORM), numbers_shape),
+        "StatelessRandomUniformIntV2": (integers, numbers_shape),
+        "StatelessRandomUniformV2": Kernel(_UNIFORM, numbers_shape),
     }
 )

@@ -1,41 +1,35 @@
-"""Images: resized, cropped, projected, cut into patches (core/kernels/image/)."""
+"""Images: resized, cropped, projected, cut into patches, other colors (core/kernels/image/)."""
 
+import colorsys
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import (
-    FlexCropOptions,
-    FlexImageOptions,
-    FlexPatchesOptions,
-    FlexProjectionOptions,
-)
-from jaxdelegate.op_lowering.flex.reference_named import named
+from jaxdelegate.op_lowering.flex.reference_kernels import constant, kernels
 from jaxdelegate.op_lowering.records.enums import Padding
-from jaxdelegate.op_lowering.records.flex import FLEX
+from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.movement import ints
 from jaxdelegate.reference.window import pad_before, size_out, windows
 
-
-def bicubic_shape(_o: FlexImageOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    image, size = inputs
-    return (_resized("ResizeBicubic", image, size, *image.shape[:1]),)
+_Shapes = tuple[Shape | None, ...]
 
 
-def _resized(name: str, image: TensorSpec, size: TensorSpec, count: int = 0) -> Shape | None:
+def bicubic_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    return (_resized(inputs[0], inputs[1], inputs[0].shape[:1]),)
+
+
+def _resized(image: TensorSpec, size: TensorSpec, count: Shape) -> Shape | None:
     if len(image.shape) != 4 or size.shape != (2,):
-        raise ValueError(f"{name}: an image {list(image.shape)}, a size {list(size.shape)}")
-    if size.const is None:
-        return None
-    height, width = (int(n) for n in np.asarray(size.const))
-    return count, height, width, image.shape[3]
+        raise ValueError(f"an image {list(image.shape)}, a size {list(size.shape)}")
+    sizes = constant(size)
+    return None if sizes is None else (*count, *sizes, image.shape[3])
 
 
-def resize_bicubic(
-    o: FlexImageOptions, _inputs: Specs, outputs: Specs, x: Array, size: Array
-) -> tuple[Array]:
+def resize_bicubic(o: FlexOptions, x: Array, size: Array) -> Array:
     """The rows by a matrix, then the columns."""
     if o.align_corners and o.half_pixel_centers:
         raise ValueError("ResizeBicubic: align_corners and half_pixel_centers")
@@ -43,10 +37,10 @@ def resize_bicubic(
         raise ValueError(f"ResizeBicubic of {list(x.shape)} to {size.tolist()}")
     rows, columns = (_matrix(n, int(m), o) for n, m in zip(x.shape[1:3], size, strict=True))
     y = np.einsum("ih,nhwc->niwc", rows, x.astype(np.float64))
-    return (np.einsum("jw,niwc->nijc", columns, y).astype(outputs[0].dtype),)
+    return np.asarray(np.einsum("jw,niwc->nijc", columns, y))
 
 
-def _matrix(n_in: int, n_out: int, o: FlexImageOptions) -> Array:
+def _matrix(n_in: int, n_out: int, o: FlexOptions) -> Array:
     """The weight of each pixel in each result, [n_out, n_in]."""
     scale = np.float32(n_in / n_out)
     if o.align_corners and n_out > 1:
@@ -77,30 +71,20 @@ def _weight(distance: float, a: float) -> float:
 # ---- CropAndResize
 
 
-def crop_shape(_o: FlexCropOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def crop_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     image, boxes, places, size = inputs
     if boxes.shape[1:] != (4,) or boxes.shape[:1] != places.shape:
-        shapes = f"boxes {list(boxes.shape)} for indices {list(places.shape)}"
-        raise ValueError(f"CropAndResize: {shapes}")
-    return (_resized("CropAndResize", image, size, boxes.shape[0]),)
+        raise ValueError(f"boxes {list(boxes.shape)} for indices {list(places.shape)}")
+    return (_resized(image, size, boxes.shape[:1]),)
 
 
-def crop_and_resize(
-    o: FlexCropOptions,
-    _inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    boxes: Array,
-    places: Array,
-    _size: Array,
-) -> tuple[Array]:
+def crop_and_resize(o: FlexOptions, x: Array, boxes: Array, places: Array, size: Array) -> Array:
     """Pixel by pixel; a place outside the image is the extrapolation value."""
     if o.method not in ("bilinear", "nearest"):
         raise ValueError(f"CropAndResize: the method {o.method!r}")
-    y = np.full(outputs[0].shape, o.extrapolation_value, outputs[0].dtype)
-    for (box, row, column), place in zip(
-        np.ndindex(y.shape[:3]), np.repeat(places, math.prod(y.shape[1:3])), strict=True
-    ):
+    y = np.full((len(boxes), *ints(size), x.shape[3]), o.extrapolation_value, np.float32)
+    for box, row, column in np.ndindex(y.shape[:3]):
+        place = int(places[box])
         if not 0 <= place < len(x):
             raise ValueError(f"CropAndResize: image {place} of {len(x)}")
         at = [
@@ -109,7 +93,7 @@ def crop_and_resize(
         ]
         if all(0 <= v <= n - 1 for v, n in zip(at, x.shape[1:3], strict=True)):
             y[box, row, column] = _read(x[place], at, o.method == "nearest", 0)
-    return (y,)
+    return y
 
 
 def _crop_place(first: np.float32, last: np.float32, n: int, i: int, n_out: int) -> np.float32:
@@ -145,28 +129,22 @@ def _pixel(image: Array, row: int, column: int, outside: float) -> Array:
 # ---- ImageProjectiveTransformV2, V3
 
 
-def projected_shape(_o: FlexProjectionOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def projected_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     image, transforms, size = inputs[:3]
     if transforms.shape not in ((1, 8), (*image.shape[:1], 8)):
         shapes = f"transforms {list(transforms.shape)} for images {list(image.shape)}"
-        raise ValueError(f"ImageProjectiveTransform: {shapes}")
-    return (_resized("ImageProjectiveTransform", image, size, *image.shape[:1]),)
+        raise ValueError(shapes)
+    return (_resized(image, size, image.shape[:1]),)
 
 
 def project(
-    o: FlexProjectionOptions,
-    _inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    transforms: Array,
-    _size: Array,
-    outside: Array | None = None,
-) -> tuple[Array]:
+    o: FlexOptions, x: Array, transforms: Array, size: Array, outside: Array | None = None
+) -> Array:
     """Each pixel of the result reads one place of the image."""
     if o.interpolation not in ("NEAREST", "BILINEAR") or o.fill_mode not in _FILLED:
         raise ValueError(f"ImageProjectiveTransform: {o.interpolation!r}, {o.fill_mode!r}")
-    empty = 0.0 if outside is None else float(outside.reshape(()))
-    y = np.full(outputs[0].shape, empty, outputs[0].dtype)
+    empty, fill = 0.0 if outside is None else float(outside.reshape(())), _FILLED[o.fill_mode]
+    y = np.full((len(x), *ints(size), x.shape[3]), empty, x.dtype)
     for image, row, column in np.ndindex(y.shape[:3]):
         a = transforms[image if len(transforms) > 1 else 0]
         j, i = np.float32(column), np.float32(row)
@@ -174,10 +152,9 @@ def project(
         if scale:
             down = (a[3] * j + a[4] * i + a[5]) / scale
             right = (a[0] * j + a[1] * i + a[2]) / scale
-            fill = _FILLED[o.fill_mode]
             at = [fill(v, n) for v, n in zip((down, right), x.shape[1:3], strict=True)]
             y[image, row, column] = _read(x[image], at, o.interpolation == "NEAREST", empty)
-    return (y,)
+    return y
 
 
 def _clipped(at: np.float32, n: int) -> np.float32:
@@ -209,41 +186,117 @@ _FILLED = {
 # ---- ExtractImagePatches
 
 
-def _patch_padding(o: FlexPatchesOptions, shape: Shape) -> Padding:
+def _patch_padding(o: FlexOptions, shape: Shape) -> Padding:
     lists = shape, o.ksizes, o.strides, o.rates
     if any(len(sizes) != 4 for sizes in lists) or o.padding not in Padding.__members__:
         raise ValueError(f"ExtractImagePatches: {list(o.ksizes)}, {o.padding!r} of {list(shape)}")
     return Padding[o.padding]
 
 
-def patches_shape(o: FlexPatchesOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def _patch_counts(o: FlexOptions, x: Shape) -> Shape:
+    dims = list(zip(x, o.ksizes, o.strides, o.rates, strict=True))[1:3]
+    return tuple(size_out(_patch_padding(o, x), *dim) for dim in dims)
+
+
+def patches_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
     shape = inputs[0].shape
-    padding = _patch_padding(o, shape)
-    out = [
-        size_out(padding, *dims)
-        for dims in list(zip(shape, o.ksizes, o.strides, o.rates, strict=True))[1:3]
-    ]
-    return ((shape[0], *out, math.prod((*o.ksizes, shape[3]))),)
+    _patch_padding(o, shape)
+    return ((shape[0], *_patch_counts(o, shape), math.prod((*o.ksizes, shape[3]))),)
 
 
-def patches(o: FlexPatchesOptions, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+def patches(o: FlexOptions, x: Array) -> Array:
     """The values of each window, row by row, in the last dimension."""
-    padding, out, spatial = _patch_padding(o, x.shape), outputs[0].shape[1:3], slice(1, 3)
+    padding, spatial = _patch_padding(o, x.shape), slice(1, 3)
+    out = _patch_counts(o, x.shape)
     sizes, strides, rates = (list(v[spatial]) for v in (o.ksizes, o.strides, o.rates))
     dims = zip(x.shape[spatial], sizes, strides, out, rates, strict=True)
     before = [pad_before(padding, *dim) for dim in dims]
-    y = np.zeros((*outputs[0].shape[:3], *sizes, x.shape[3]), x.dtype)
+    y = np.zeros((len(x), *out, *sizes, x.shape[3]), x.dtype)
     for (row, column), values in windows(x, out, before, sizes, strides, rates):
         y[..., row, column, :] = values
-    return (y.reshape(outputs[0].shape),)
+    return y.reshape(len(x), *out, math.prod((*sizes, x.shape[3])))
 
 
-KERNELS = named(
+# ---- colors (core/kernels/colorspace_op.cc, image/adjust_*_op.cc), in float64
+
+_Color = tuple[float, float, float]
+
+
+def colors_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    shape = inputs[0].shape
+    if shape[-1:] != (3,):
+        raise ValueError(f"{list(shape)} is not of colors: expected 3 in the last dimension")
+    return (shape,)
+
+
+def adjusted_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+    _check_number(inputs)
+    return colors_shape(o, inputs)
+
+
+def images_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    _check_number(inputs)
+    return (inputs[0].shape,)
+
+
+def _check_number(inputs: Specs) -> None:
+    x, number = inputs
+    if len(x.shape) < 3 or number.shape:
+        raise ValueError(f"images {list(x.shape)} by {list(number.shape)}: expected one number")
+
+
+def _each(function: Callable[[_Color], _Color], x: Array) -> Array:
+    colors = [function((r, g, b)) for r, g, b in x.reshape(-1, 3).astype(np.float64).tolist()]
+    return np.array(colors).reshape(x.shape)
+
+
+def to_hsv(_o: FlexOptions, x: Array) -> Array:
+    return _each(lambda color: colorsys.rgb_to_hsv(*color), x)
+
+
+def to_rgb(_o: FlexOptions, x: Array) -> Array:
+    """Hues outside 0 to 1 are those of the nearest end."""
+
+    def rgb(color: _Color) -> _Color:
+        h, s, v = color
+        return colorsys.hsv_to_rgb(min(max(h, 0), 1), s, v)
+
+    return _each(rgb, x)
+
+
+def adjust_hue(_o: FlexOptions, x: Array, delta: Array) -> Array:
+    def adjusted(color: _Color) -> _Color:
+        h, s, v = colorsys.rgb_to_hsv(*color)
+        return colorsys.hsv_to_rgb((h + float(delta)) % 1, s, v)
+
+    return _each(adjusted, x)
+
+
+def adjust_saturation(_o: FlexOptions, x: Array, scale: Array) -> Array:
+    def adjusted(color: _Color) -> _Color:
+        h, s, v = colorsys.rgb_to_hsv(*color)
+        return colorsys.hsv_to_rgb(h, min(max(s * float(scale), 0), 1), v)
+
+    return _each(adjusted, x)
+
+
+def adjust_contrast(_o: FlexOptions, x: Array, factor: Array) -> Array:
+    wide = x.astype(np.float64)
+    mean = wide.mean(axis=(-3, -2), keepdims=True)
+    return np.asarray((wide - mean) * float(factor) + mean)
+
+
+KERNELS = kernels(
     {
-        f"{FLEX}CropAndResize": Kernel(crop_and_resize, crop_shape),
-        f"{FLEX}ExtractImagePatches": Kernel(patches, patches_shape),
-        f"{FLEX}ImageProjectiveTransformV2": Kernel(project, projected_shape),
-        f"{FLEX}ImageProjectiveTransformV3": Kernel(project, projected_shape),
-        f"{FLEX}ResizeBicubic": Kernel(resize_bicubic, bicubic_shape),
+        "AdjustContrastv2": (adjust_contrast, images_shape),
+        "AdjustHue": (adjust_hue, adjusted_shape),
+        "AdjustSaturation": (adjust_saturation, adjusted_shape),
+        "HSVToRGB": (to_rgb, colors_shape),
+        "RGBToHSV": (to_hsv, colors_shape),
+        "CropAndResize": (crop_and_resize, crop_shape),
+        "ExtractImagePatches": (patches, patches_shape),
+        "ImageProjectiveTransformV2": (project, projected_shape),
+        "ImageProjectiveTransformV3": (project, projected_shape),
+        "ResizeBicubic": (resize_bicubic, bicubic_shape),
     }
 )

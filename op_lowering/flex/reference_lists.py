@@ -5,34 +5,32 @@ Sources: core/kernels/list_kernels.{h,cc}. Elements that nothing was written to 
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import TensorListOptions
-from jaxdelegate.op_lowering.flex.reference_named import named
-from jaxdelegate.op_lowering.records.flex import FLEX
+from jaxdelegate.op_lowering.flex.reference_kernels import as_run, kernels
+from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Folds, Kernel
 
 _Shapes = tuple[Shape | None, ...]
-_O = TensorListOptions
 
 
-def _check_dtype(o: _O, spec: TensorSpec) -> None:
-    """A file declares a list as VARIANT; `Tensor.dtype` is that of the elements that it names."""
+def _check(o: FlexOptions, spec: TensorSpec, shape: Shape = (), sizes: Array | None = None) -> None:
+    """An error unless elements have the dtype and the sizes that the operator names.
+
+    A file declares a list as VARIANT; `Tensor.dtype` is that of the elements that it names.
+    """
     if spec.dtype != o.element_dtype:
         raise TypeError(f"{spec.name!r} is declared {spec.dtype}, not a list of {o.element_dtype}")
-
-
-def _element_shape(sizes: Array | None) -> Shape | None:
-    """The shape of all elements; None: not known (-1 stands for any size, or any shape)."""
-    if sizes is None or sizes.ndim != 1 or (sizes < 0).any():
-        return None
-    return tuple(int(n) for n in sizes)
-
-
-def _check_element(shape: Shape, sizes: Array | None) -> None:
     if sizes is None or sizes.ndim == 0:  # a scalar: any shape
         return
     if len(sizes) != len(shape) or any(s not in (-1, n) for s, n in zip(sizes, shape, strict=True)):
         raise ValueError(f"elements are {list(shape)}, not {sizes.tolist()}")
+
+
+def _element_shape(sizes: Array | None) -> Shape | None:
+    """The shape of all elements; None: not known (-1 stands for any size, or any shape)."""
+    if sizes is None or np.ndim(sizes) != 1 or (np.asarray(sizes) < 0).any():
+        return None
+    return tuple(int(n) for n in sizes)
 
 
 def _list_shape(spec: TensorSpec) -> Shape:
@@ -47,21 +45,26 @@ def _one(number: Array) -> int:
     return int(number.reshape(())[()])
 
 
+def _count(number: TensorSpec) -> int | None:
+    if number.const is None:
+        return None
+    n = _one(np.asarray(number.const))
+    if n < 0:
+        raise ValueError(f"a list of {n} elements")
+    return n
+
+
 # ---- TensorListReserve: element shape, number of elements
 
 
-def reserve_shape(_o: _O, inputs: Specs) -> _Shapes:
+def reserve_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     """None if an element's shape is not known: see `passes/tensor_lists.py`."""
-    sizes, n = inputs[0].const, inputs[1].const
-    if n is not None and _one(n) < 0:
-        raise ValueError(f"a list of {_one(n)} elements")
-    element = _element_shape(None if sizes is None else np.asarray(sizes))
-    return (None if n is None or element is None else (_one(n), *element),)
+    n, element = _count(inputs[1]), _element_shape(inputs[0].const)
+    return (None if n is None or element is None else (n, *element),)
 
 
-def reserve(o: _O, _inputs: Specs, outputs: Specs, sizes: Array, n: Array) -> tuple[Array]:
+def reserve(o: FlexOptions, _i: Specs, outputs: Specs, sizes: Array, n: Array) -> tuple[Array]:
     (y,) = outputs
-    _check_dtype(o, y)
     element = _element_shape(sizes)
     shape = y.shape if element is None else (_one(n), *element)
     if y.is_dynamic and element is None:
@@ -69,43 +72,40 @@ def reserve(o: _O, _inputs: Specs, outputs: Specs, sizes: Array, n: Array) -> tu
             f"{y.name!r} is a list of tensors {sizes.tolist()}, whose shape nothing tells before "
             "the run; only lists whose elements have a known shape are supported"
         )
-    _check_element(shape[1:], sizes)
+    _check(o, y, shape[1:], sizes)
     return (np.zeros(shape, y.dtype),)
 
 
 # ---- TensorListFromTensor: values, element shape
 
 
-def from_tensor_shape(_o: _O, inputs: Specs) -> _Shapes:
+def same_list(_o: FlexOptions, inputs: Specs) -> _Shapes:
     return (_list_shape(inputs[0]),)
 
 
-def from_tensor(o: _O, _inputs: Specs, outputs: Specs, x: Array, sizes: Array) -> tuple[Array]:
-    _check_dtype(o, outputs[0])
-    _check_element(x.shape[1:], sizes)
+def from_tensor(o: FlexOptions, _i: Specs, outputs: Specs, x: Array, sizes: Array) -> tuple[Array]:
+    _check(o, outputs[0], x.shape[1:], sizes)
     return (x,)
 
 
 # ---- TensorListStack, TensorListGetItem: list, (index,) element shape
 
 
-def stack(o: _O, inputs: Specs, _outputs: Specs, items: Array, sizes: Array) -> tuple[Array]:
-    _check_dtype(o, inputs[0])
-    _check_element(items.shape[1:], sizes)
+def stack(o: FlexOptions, inputs: Specs, _y: Specs, items: Array, sizes: Array) -> tuple[Array]:
+    _check(o, inputs[0], items.shape[1:], sizes)
     if o.num_elements not in (-1, len(items)):
         raise ValueError(f"the list has {len(items)} elements, not {o.num_elements}")
     return (items,)
 
 
-def item_shape(_o: _O, inputs: Specs) -> _Shapes:
+def item_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     return (_list_shape(inputs[0])[1:],)
 
 
 def get_item(
-    o: _O, inputs: Specs, _outputs: Specs, items: Array, index: Array, sizes: Array
+    o: FlexOptions, inputs: Specs, _y: Specs, items: Array, index: Array, sizes: Array
 ) -> tuple[Array]:
-    _check_dtype(o, inputs[0])
-    _check_element(items.shape[1:], sizes)
+    _check(o, inputs[0], items.shape[1:], sizes)
     return (items[_place(items, index)],)
 
 
@@ -119,17 +119,21 @@ def _place(items: Array, index: Array) -> int:
 # ---- TensorListSetItem: list, index, element
 
 
-def written_shape(_o: _O, inputs: Specs) -> _Shapes:
+def _check_held(element: Shape, other: Shape) -> None:
+    if element != other:
+        raise ValueError(f"a list of {list(element)} cannot hold {list(other)}")
+
+
+def written_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     shape = _list_shape(inputs[0])
-    if shape[1:] != inputs[2].shape:
-        raise ValueError(f"a list of {list(shape[1:])} cannot hold {list(inputs[2].shape)}")
+    _check_held(shape[1:], inputs[2].shape)
     return (shape,)
 
 
 def set_item(
-    o: _O, inputs: Specs, _outputs: Specs, items: Array, index: Array, item: Array
+    o: FlexOptions, inputs: Specs, _y: Specs, items: Array, index: Array, item: Array
 ) -> tuple[Array]:
-    _check_dtype(o, inputs[0])
+    _check(o, inputs[0])
     if o.resize_if_index_out_of_bounds:
         raise ValueError("a list that grows when it is written beyond its end is not supported")
     written = items.copy()
@@ -140,60 +144,58 @@ def set_item(
 # ---- TensorListLength, TensorListResize: list (, number of elements)
 
 
-def length_shape(_o: _O, inputs: Specs) -> _Shapes:
+def length_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     _list_shape(inputs[0])
     return ((),)
 
 
-def length(_o: _O, _inputs: Specs, _outputs: Specs, items: Array) -> tuple[Array]:
-    return (np.array(len(items), np.int32),)
+def length(_o: FlexOptions, items: Array) -> Array:
+    return np.array(len(items))
 
 
-def resized_shape(_o: _O, inputs: Specs) -> _Shapes:
-    n = inputs[1].const
-    if n is not None and _one(n) < 0:
-        raise ValueError(f"a list of {_one(n)} elements")
-    return (None if n is None else (_one(n), *_list_shape(inputs[0])[1:]),)
+def resized_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    n = _count(inputs[1])
+    return (None if n is None else (n, *_list_shape(inputs[0])[1:]),)
 
 
-def resize(_o: _O, _inputs: Specs, outputs: Specs, items: Array, n: Array) -> tuple[Array]:
-    resized = np.zeros((_one(n), *items.shape[1:]), outputs[0].dtype)
+def resize(_o: FlexOptions, items: Array, n: Array) -> Array:
+    resized = np.zeros((_one(n), *items.shape[1:]), items.dtype)
     resized[: len(items)] = items[: len(resized)]
-    return (resized,)
+    return resized
 
 
 # ---- EmptyTensorList: element shape, the most elements
 
 
-def empty_shape(_o: _O, inputs: Specs) -> _Shapes:
+def empty_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     """None if an element's shape is not known, until one is pushed."""
-    sizes = inputs[0].const
-    element = _element_shape(None if sizes is None else np.asarray(sizes))
+    element = _element_shape(inputs[0].const)
     return (None if element is None else (0, *element),)
 
 
-def empty(o: _O, _inputs: Specs, outputs: Specs, sizes: Array, _most: Array) -> tuple[Array]:
-    _check_dtype(o, outputs[0])
-    known = outputs[0].shape if not outputs[0].is_dynamic else (0, *(_element_shape(sizes) or ()))
-    return (np.zeros(known, outputs[0].dtype),)
+def empty(o: FlexOptions, _i: Specs, outputs: Specs, sizes: Array, _most: Array) -> tuple[Array]:
+    (y,) = outputs
+    _check(o, y)
+    known = (0, *(_element_shape(sizes) or ())) if y.is_dynamic else y.shape
+    return (np.zeros(known, y.dtype),)
 
 
 # ---- TensorListPushBack: list, element; TensorListPopBack: list, element shape
 
 
-def pushed_shape(_o: _O, inputs: Specs) -> _Shapes:
+def pushed_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     n, *element = _list_shape(inputs[0])
-    if n and tuple(element) != inputs[1].shape:
-        raise ValueError(f"a list of {element} cannot hold {list(inputs[1].shape)}")
+    if n:
+        _check_held(tuple(element), inputs[1].shape)
     return ((n + 1, *inputs[1].shape),)
 
 
-def push_back(o: _O, inputs: Specs, _outputs: Specs, items: Array, item: Array) -> tuple[Array]:
-    _check_dtype(o, inputs[1])
+def push_back(o: FlexOptions, inputs: Specs, _y: Specs, items: Array, item: Array) -> tuple[Array]:
+    _check(o, inputs[1])
     return (np.concatenate([items.reshape(len(items), *item.shape), item[None]]),)
 
 
-def popped_shape(_o: _O, inputs: Specs) -> _Shapes:
+def popped_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     n, *element = _list_shape(inputs[0])
     if n == 0:
         raise ValueError(f"the list {inputs[0].name!r} is empty")
@@ -201,17 +203,16 @@ def popped_shape(_o: _O, inputs: Specs) -> _Shapes:
 
 
 def pop_back(
-    o: _O, inputs: Specs, _outputs: Specs, items: Array, sizes: Array
+    o: FlexOptions, inputs: Specs, _y: Specs, items: Array, sizes: Array
 ) -> tuple[Array, Array]:
-    _check_dtype(o, inputs[0])
-    _check_element(items.shape[1:], sizes)
+    _check(o, inputs[0], items.shape[1:], sizes)
     return items[:-1], items[-1]
 
 
 # ---- TensorListConcatV2: list, element shape, first dimensions of elements never written
 
 
-def concatenated_shape(_o: _O, inputs: Specs) -> _Shapes:
+def concatenated_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     """All elements have the same first dimension."""
     n, *element = _list_shape(inputs[0])
     if not element:
@@ -220,11 +221,10 @@ def concatenated_shape(_o: _O, inputs: Specs) -> _Shapes:
 
 
 def concatenate(
-    o: _O, inputs: Specs, outputs: Specs, items: Array, sizes: Array, _leading: Array
+    o: FlexOptions, inputs: Specs, outputs: Specs, items: Array, sizes: Array, _leading: Array
 ) -> tuple[Array, Array]:
     """One after the other, and the first dimension of each."""
-    _check_dtype(o, inputs[0])
-    _check_element(items.shape[1:], sizes)
+    _check(o, inputs[0], items.shape[1:], sizes)
     lengths = np.full(len(items), items.shape[1], outputs[1].dtype)
     return items.reshape(outputs[0].shape), lengths
 
@@ -232,15 +232,14 @@ def concatenate(
 # ---- TensorListGather: list, indices, element shape
 
 
-def gathered_shape(_o: _O, inputs: Specs) -> _Shapes:
+def gathered_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     return ((*inputs[1].shape, *_list_shape(inputs[0])[1:]),)
 
 
 def gather(
-    o: _O, inputs: Specs, _outputs: Specs, items: Array, indices: Array, sizes: Array
+    o: FlexOptions, inputs: Specs, _y: Specs, items: Array, indices: Array, sizes: Array
 ) -> tuple[Array]:
-    _check_dtype(o, inputs[0])
-    _check_element(items.shape[1:], sizes)
+    _check(o, inputs[0], items.shape[1:], sizes)
     _check_indices(indices, len(items))
     return (items[indices],)
 
@@ -255,7 +254,7 @@ def _check_indices(indices: Array, n: int) -> None:
 # ---- TensorListScatterIntoExistingList: list, values, indices
 
 
-def scattered_shape(_o: _O, inputs: Specs) -> _Shapes:
+def scattered_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     x, indices, _, number = inputs
     if number.const is None:
         return (None,)
@@ -266,23 +265,22 @@ def scattered_shape(_o: _O, inputs: Specs) -> _Shapes:
 
 
 def scatter(
-    o: _O, inputs: Specs, outputs: Specs, x: Array, indices: Array, sizes: Array, _n: Array
+    o: FlexOptions, _i: Specs, outputs: Specs, x: Array, indices: Array, sizes: Array, _n: Array
 ) -> tuple[Array]:
-    _check_element(x.shape[1:], sizes)
-    return scatter_into(o, inputs, outputs, np.zeros(outputs[0].shape, x.dtype), x, indices)
+    _check(o, outputs[0], x.shape[1:], sizes)
+    return scatter_into(o, _i, outputs, np.zeros(outputs[0].shape, x.dtype), x, indices)
 
 
-def existing_shape(_o: _O, inputs: Specs) -> _Shapes:
-    items, x = _list_shape(inputs[0]), _list_shape(inputs[1])
-    if items[1:] != x[1:]:
-        raise ValueError(f"a list of {list(items[1:])} cannot hold {list(x[1:])}")
+def existing_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    items = _list_shape(inputs[0])
+    _check_held(items[1:], _list_shape(inputs[1])[1:])
     return (items,)
 
 
 def scatter_into(
-    o: _O, _inputs: Specs, outputs: Specs, items: Array, x: Array, indices: Array
+    o: FlexOptions, _i: Specs, outputs: Specs, items: Array, x: Array, indices: Array
 ) -> tuple[Array]:
-    _check_dtype(o, outputs[0])
+    _check(o, outputs[0])
     _check_indices(indices, len(items))
     if indices.shape != x.shape[:1]:
         raise ValueError(f"{list(indices.shape)} indices for values {list(x.shape)}")
@@ -291,21 +289,21 @@ def scatter_into(
     return (written,)
 
 
-KERNELS = named(
+KERNELS = kernels(
     {
-        f"{FLEX}EmptyTensorList": Kernel(empty, empty_shape),
-        f"{FLEX}TensorListConcatV2": Kernel(concatenate, concatenated_shape),
-        f"{FLEX}TensorListFromTensor": Kernel(from_tensor, from_tensor_shape),
-        f"{FLEX}TensorListGather": Kernel(gather, gathered_shape),
-        f"{FLEX}TensorListGetItem": Kernel(get_item, item_shape),
-        f"{FLEX}TensorListLength": Kernel(length, length_shape, Folds.SHAPES),
-        f"{FLEX}TensorListPopBack": Kernel(pop_back, popped_shape),
-        f"{FLEX}TensorListPushBack": Kernel(push_back, pushed_shape),
-        f"{FLEX}TensorListReserve": Kernel(reserve, reserve_shape),
-        f"{FLEX}TensorListResize": Kernel(resize, resized_shape),
-        f"{FLEX}TensorListScatterIntoExistingList": Kernel(scatter_into, existing_shape),
-        f"{FLEX}TensorListScatterV2": Kernel(scatter, scattered_shape),
-        f"{FLEX}TensorListSetItem": Kernel(set_item, written_shape),
-        f"{FLEX}TensorListStack": Kernel(stack, from_tensor_shape),
+        "EmptyTensorList": Kernel(empty, empty_shape),
+        "TensorListConcatV2": Kernel(concatenate, concatenated_shape),
+        "TensorListFromTensor": Kernel(from_tensor, same_list),
+        "TensorListGather": Kernel(gather, gathered_shape),
+        "TensorListGetItem": Kernel(get_item, item_shape),
+        "TensorListLength": Kernel(as_run(length), length_shape, Folds.SHAPES),
+        "TensorListPopBack": Kernel(pop_back, popped_shape),
+        "TensorListPushBack": Kernel(push_back, pushed_shape),
+        "TensorListReserve": Kernel(reserve, reserve_shape),
+        "TensorListResize": (resize, resized_shape),
+        "TensorListScatterIntoExistingList": Kernel(scatter_into, existing_shape),
+        "TensorListScatterV2": Kernel(scatter, scattered_shape),
+        "TensorListSetItem": Kernel(set_item, written_shape),
+        "TensorListStack": Kernel(stack, same_list),
     }
 )

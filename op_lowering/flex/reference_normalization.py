@@ -1,21 +1,22 @@
-"""FusedBatchNormV3 and its gradient (core/kernels/fused_batch_norm_op.cc, on a CPU)."""
+"""Batch normalization and its gradient, as on a CPU; losses of softmax, with their gradients.
+
+Sources: core/kernels/{fused_batch_norm_op,xent_op,sparse_xent_op}.cc.
+"""
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexNormalizationOptions
-from jaxdelegate.op_lowering.flex.reference_named import named
-from jaxdelegate.op_lowering.records.flex import FLEX
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
+from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array
 
-_O = FlexNormalizationOptions
 _Shapes = tuple[Shape | None, ...]
 
 
-def _channels(o: _O, shape: Shape) -> int:
+def _channels(o: FlexOptions, shape: Shape) -> int:
     if sorted(o.data_format) != sorted("NCHW" if len(shape) == 4 else "NCDHW"):
         raise ValueError(f"images {list(shape)} are not {o.data_format!r}")
-    return o.data_format.index("C")
+    return int(o.data_format.index("C"))
 
 
 def _check_vectors(n: int, *vectors: TensorSpec) -> None:
@@ -24,26 +25,19 @@ def _check_vectors(n: int, *vectors: TensorSpec) -> None:
             raise ValueError(f"{v.name!r} {list(v.shape)} is not of the {n} channels")
 
 
-def normalized_shape(o: _O, inputs: Specs) -> _Shapes:
+def normalized_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
     shape = inputs[0].shape
     n = shape[_channels(o, shape)]
-    given = o.exponential_avg_factor != 1 or not o.is_training
-    _check_vectors(n, *inputs[1 : 5 if given else 3])
+    reads_averages = o.exponential_avg_factor != 1 or not o.is_training
+    _check_vectors(n, *inputs[1 : 5 if reads_averages else 3])
     return shape, (n,), (n,), (n,), (n,), ()
 
 
 def normalize(
-    o: _O,
-    inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    scale: Array,
-    offset: Array,
-    mean: Array,
-    variance: Array,
+    o: FlexOptions, x: Array, scale: Array, offset: Array, mean: Array, variance: Array
 ) -> tuple[Array, ...]:
     """By the mean and the variance of x in training. Averages hold the unbiased variance."""
-    axis = _channels(o, inputs[0].shape)
+    axis = _channels(o, x.shape)
     rows = np.moveaxis(x, axis, -1).astype(np.float64)
     flat = rows.reshape(-1, rows.shape[-1])
     center, spread = mean.astype(np.float64), variance.astype(np.float64)
@@ -54,11 +48,10 @@ def normalize(
         if f != 1:
             new = [f * a + (1 - f) * b for a, b in zip(new, (mean, variance), strict=True)]
     y = (rows - center) / np.sqrt(spread + o.epsilon) * scale + offset
-    results = (np.moveaxis(y, -1, axis), *new, center, spread, np.zeros(()))
-    return tuple(a.astype(s.dtype) for a, s in zip(results, outputs, strict=True))
+    return np.moveaxis(y, -1, axis), *new, center, spread, np.zeros(())
 
 
-def gradient_shape(o: _O, inputs: Specs) -> _Shapes:
+def gradient_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
     dy, x, *vectors = inputs[:5]
     if dy.shape != x.shape:
         raise ValueError(f"{list(dy.shape)} and {list(x.shape)} differ")
@@ -68,9 +61,7 @@ def gradient_shape(o: _O, inputs: Specs) -> _Shapes:
 
 
 def gradient(
-    o: _O,
-    inputs: Specs,
-    outputs: Specs,
+    o: FlexOptions,
     dy: Array,
     x: Array,
     scale: Array,
@@ -79,7 +70,7 @@ def gradient(
     _reserved: Array | None = None,
 ) -> tuple[Array, ...]:
     """By the chain rule; in training mean and variance, which are those of x, depend on it."""
-    axis = _channels(o, inputs[1].shape)
+    axis = _channels(o, x.shape)
     moved = [np.moveaxis(a, axis, -1).astype(np.float64) for a in (dy, x)]
     g, v = (a.reshape(-1, a.shape[-1]) for a in moved)
     n, root = len(g), np.sqrt(variance.astype(np.float64) + o.epsilon)
@@ -89,19 +80,48 @@ def gradient(
     if o.is_training:
         dspread = np.sum(dnormal * away, 0) * -0.5 / root**3
         dx = dx + dspread * 2 * away / n - dx.mean(0)
-    results = (
-        np.moveaxis(dx.reshape(moved[0].shape), -1, axis),
-        np.sum(g * away / root, 0),
-        np.sum(g, 0),
-        np.zeros(0),
-        np.zeros(0),
-    )
-    return tuple(a.astype(s.dtype) for a, s in zip(results, outputs, strict=True))
+    dx = np.moveaxis(dx.reshape(moved[0].shape), -1, axis)
+    return dx, np.sum(g * away / root, 0), np.sum(g, 0), np.zeros(0), np.zeros(0)
 
 
-KERNELS = named(
+# ---- SoftmaxCrossEntropyWithLogits, SparseSoftmaxCrossEntropyWithLogits
+
+
+def soft_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    shape = np.broadcast_shapes(inputs[0].shape, inputs[1].shape)
+    if len(shape) != 2:
+        raise ValueError(f"logits {list(inputs[0].shape)} are not a matrix")
+    return shape[:1], shape
+
+
+def sparse_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+    logits, labels = inputs[0].shape, inputs[1].shape
+    if len(logits) != 2 or labels != logits[:1]:
+        raise ValueError(f"{list(labels)} labels for logits {list(logits)}")
+    return labels, logits
+
+
+def soft_loss(_o: FlexOptions, logits: Array, labels: Array) -> tuple[Array, Array]:
+    """The loss of each row, and its gradient."""
+    logits, labels = (a.astype(np.float64) for a in np.broadcast_arrays(logits, labels))
+    shifted = logits - logits.max(axis=1, keepdims=True, initial=-np.inf)
+    total = np.exp(shifted).sum(axis=1, keepdims=True)
+    terms = np.where(labels == 0, 0, labels * (np.log(total) - shifted))
+    return terms.sum(axis=1), np.exp(shifted) / total - labels
+
+
+def sparse_loss(o: FlexOptions, logits: Array, labels: Array) -> tuple[Array, Array]:
+    n = logits.shape[1]
+    if ((labels < 0) | (labels >= n)).any():
+        raise ValueError(f"a label of {labels.tolist()} is not one of {n} classes")
+    return soft_loss(o, logits, np.eye(n)[labels])
+
+
+KERNELS = kernels(
     {
-        f"{FLEX}FusedBatchNormV3": Kernel(normalize, normalized_shape),
-        f"{FLEX}FusedBatchNormGradV3": Kernel(gradient, gradient_shape),
+        "FusedBatchNormGradV3": (gradient, gradient_shape),
+        "FusedBatchNormV3": (normalize, normalized_shape),
+        "SoftmaxCrossEntropyWithLogits": (soft_loss, soft_shape),
+        "SparseSoftmaxCrossEntropyWithLogits": (sparse_loss, sparse_shape),
     }
 )

@@ -2,31 +2,32 @@
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexSuppressionOptions
-from jaxdelegate.op_lowering.flex.reference_named import named
-from jaxdelegate.op_lowering.records.flex import FLEX
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
+from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array
 
 
-def suppressed_shapes(o: FlexSuppressionOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def suppressed_shapes(o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     boxes, scores, each, total = (spec for spec in inputs[:4])
     fits = len(boxes.shape) == 4 and len(scores.shape) == 3 and boxes.shape[:2] == scores.shape[:2]
     if not fits or boxes.shape[2] not in (1, scores.shape[2]) or boxes.shape[3] != 4:
         raise ValueError(f"boxes {list(boxes.shape)} for scores {list(scores.shape)}")
+    batch, _, classes = scores.shape
     if total.const is None or (o.pad_per_class and each.const is None):
-        return None, None, None, scores.shape[:1]
-    n = int(np.asarray(total.const).reshape(()))
-    if o.pad_per_class:
-        n = min(n, int(np.asarray(each.const).reshape(())) * scores.shape[2])
-    batch = scores.shape[0]
+        return None, None, None, (batch,)
+    n = _count(o, classes, np.asarray(each.const), np.asarray(total.const))
     return (batch, n, 4), (batch, n), (batch, n), (batch,)
 
 
+def _count(o: FlexOptions, classes: int, each: Array, total: Array) -> int:
+    """How many boxes the result has for an image."""
+    n = int(total.reshape(()))
+    return min(n, int(each.reshape(())) * classes) if o.pad_per_class else n
+
+
 def suppress(
-    o: FlexSuppressionOptions,
-    _inputs: Specs,
-    outputs: Specs,
+    o: FlexOptions,
     boxes: Array,
     scores: Array,
     each: Array,
@@ -37,20 +38,20 @@ def suppress(
     """The best boxes of each class that do not overlap better ones; of these, the best of all."""
     if min(each, total) < 1:
         raise ValueError(f"{[int(each), int(total)]} boxes of a class and of all: expected some")
-    y = [np.zeros(spec.shape, spec.dtype) for spec in outputs]
-    for image in range(len(scores)):
-        found = []
-        for class_ in range(scores.shape[2]):
+    batch, _, classes = scores.shape
+    n = _count(o, classes, each, total)
+    y, counts = np.zeros((batch, n, 6), np.float32), np.zeros(batch, int)
+    for image in range(batch):
+        selected = []
+        for class_ in range(classes):
             of_class = boxes[image, :, class_ if boxes.shape[2] > 1 else 0]
             kept = _kept(of_class, scores[image, :, class_], float(iou), float(least), int(each))
-            found += [(scores[image, i, class_], class_, of_class[i]) for i in kept]
-        found.sort(key=lambda row: -row[0])
-        found = found[: y[1].shape[1]]
-        for i, (score, class_, box) in enumerate(found):
-            y[0][image, i] = np.clip(box, 0, 1) if o.clip_boxes else box
-            y[1][image, i], y[2][image, i] = score, class_
-        y[3][image] = len(found)
-    return tuple(y)
+            selected += [(*of_class[i], scores[image, i, class_], class_) for i in kept]
+        selected = sorted(selected, key=lambda row: -row[4])[:n]
+        counts[image] = len(selected)
+        y[image, : len(selected)] = np.reshape(selected, (-1, 6))
+    corners = np.clip(y[..., :4], 0, 1) if o.clip_boxes else y[..., :4]
+    return corners, y[..., 4], y[..., 5], counts
 
 
 def _kept(boxes: Array, scores: Array, iou: float, least: float, most: int) -> list[int]:
@@ -74,4 +75,4 @@ def _overlap(a: Array, b: Array) -> np.float32:
     return np.float32(inner / (areas[0] + areas[1] - inner))
 
 
-KERNELS = named({f"{FLEX}CombinedNonMaxSuppression": Kernel(suppress, suppressed_shapes)})
+KERNELS = kernels({"CombinedNonMaxSuppression": (suppress, suppressed_shapes)})

@@ -6,52 +6,55 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexNumberTextOptions, FlexTextOptions
-from jaxdelegate.op_lowering.flex.reference_named import named
-from jaxdelegate.op_lowering.flex.reference_regex import compiled, replaced
+from jaxdelegate.op_lowering.flex.reference_kernels import Function, kernels
+from jaxdelegate.op_lowering.flex.reference_reductions import reduced_shape
 from jaxdelegate.op_lowering.lookup.reference_farmhash import fingerprint64
-from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
+from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.optional import optional_module
 from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
 from jaxdelegate.reference.movement import ints, resolved_axis
 
-_O = FlexTextOptions
 _Shapes = tuple[Shape | None, ...]
 _WIDEST = 1 << 16  # a damaged file asks for any number
-_SPACES = b" \t\n\v\f\r"  # of ASCII
+_SPACES = b" \t\n\v\f\r"  # ASCII only
 _CHARACTER = re.compile(rb"[^\x80-\xbf]")  # where a character of UTF-8 begins
 
 
-def mapped(function: Callable[..., Any], dtype: Any, *arrays: Array) -> tuple[Array]:
+def mapped(function: Callable[..., Any], dtype: Any, *arrays: Array) -> Array:
     """The function of each value; the arrays broadcast."""
     arrays = tuple(np.broadcast_arrays(*arrays))
     y = np.empty(arrays[0].shape, dtype)
     for place in np.ndindex(y.shape):
         y[place] = function(*(a[place] for a in arrays))
-    return (y,)
+    return y
+
+
+def strings(texts: Sequence[bytes]) -> Array:
+    """A vector, also of strings of one length, which numpy would make another array of."""
+    return np.array([*texts, None], object)[:-1]
 
 
 # ---- StringLower, StringUpper, StringStrip, StringLength, Substr
 
 
-def _cased(name: str) -> Kernel:
-    def run(o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def _cased(name: str) -> Function:
+    def run(o: FlexOptions, x: Array) -> Array:
         """Without an encoding, letters of ASCII only."""
         if o.encoding not in ("", "utf-8"):
             raise ValueError(f"the encoding {o.encoding!r}: expected '' or 'utf-8'")
 
-        def case(text: bytes) -> bytes:
-            whole: Any = text.decode(errors="replace") if o.encoding else text
-            found = getattr(whole, name)()
-            cased: bytes = found.encode() if o.encoding else found
-            return cased
+        def case(text: bytes) -> Any:
+            if o.encoding:
+                return getattr(text.decode(errors="replace"), name)().encode()
+            return getattr(text, name)()
 
         return mapped(case, object, x)
 
-    return Kernel(run, same_shape)
+    return run
 
 
-def strip(_o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def strip(_o: FlexOptions, x: Array) -> Array:
     return mapped(lambda text: text.strip(_SPACES), object, x)
 
 
@@ -61,14 +64,14 @@ def _starts(unit: str, text: bytes) -> list[int]:
         raise ValueError(f"the unit {unit!r}: expected 'BYTE' or 'UTF8_CHAR'")
     if unit == "BYTE":
         return list(range(len(text) + 1))
-    return [*(found.start() for found in _CHARACTER.finditer(text)), len(text)]
+    return [*(character.start() for character in _CHARACTER.finditer(text)), len(text)]
 
 
-def length(o: _O, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    return mapped(lambda text: len(_starts(o.unit, text)) - 1, outputs[0].dtype, x)
+def length(o: FlexOptions, x: Array) -> Array:
+    return mapped(lambda text: len(_starts(o.unit, text)) - 1, np.int32, x)
 
 
-def substr(o: _O, _inputs: Specs, _outputs: Specs, x: Array, pos: Array, n: Array) -> tuple[Array]:
+def substr(o: FlexOptions, x: Array, pos: Array, n: Array) -> Array:
     """A negative position counts from the end; a negative length takes the rest."""
 
     def part(text: bytes, first: int, count: int) -> bytes:
@@ -86,63 +89,47 @@ def substr(o: _O, _inputs: Specs, _outputs: Specs, x: Array, pos: Array, n: Arra
 # ---- StringJoin, ReduceJoin, StringSplitV2
 
 
-def joined_shape(_o: _O, inputs: Specs) -> _Shapes:
+def joined_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     shapes = {spec.shape for spec in inputs if spec.shape}
     if len(shapes) > 1:
         raise ValueError(f"StringJoin of {sorted(map(list, shapes))}: expected one shape, or none")
     return (next(iter(shapes), ()),)
 
 
-def join(o: _O, _inputs: Specs, _outputs: Specs, *arrays: Array) -> tuple[Array]:
+def join(o: FlexOptions, *arrays: Array) -> Array:
     return mapped(lambda *texts: o.separator.encode().join(texts), object, *arrays)
 
 
-def reduced_shape(o: _O, inputs: Specs) -> _Shapes:
-    x, axes = inputs[:2]
-    if axes.const is None:
-        return (None,)
-    gone = _axes(np.asarray(axes.const), len(x.shape))
-    kept = ((i, n) for i, n in enumerate(x.shape) if o.keep_dims or i not in gone)
-    return (tuple(1 if i in gone else n for i, n in kept),)
-
-
-def _axes(axes: Array, rank: int) -> list[int]:
-    found = [resolved_axis(axis, rank, "ReduceJoin") for axis in ints(axes)]
-    if len(set(found)) < len(found):
-        raise ValueError(f"ReduceJoin along {found}: an axis comes twice")
-    return found
-
-
-def reduce_join(o: _O, _inputs: Specs, outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
+def reduce_join(o: FlexOptions, x: Array, axes: Array) -> Array:
     """The last of the axes varies slowest."""
-    gone = _axes(axes, x.ndim)
+    gone = [resolved_axis(axis, x.ndim, "ReduceJoin") for axis in ints(axes)]
+    if len(set(gone)) < len(gone):
+        raise ValueError(f"ReduceJoin along {gone}: an axis comes twice")
     kept = [i for i in range(x.ndim) if i not in gone]
     shape = [x.shape[i] for i in kept]
     rows = np.transpose(x, [*kept, *reversed(gone)]).reshape(*shape, -1 if x.size else 0)
     y = np.empty(shape, object)
     for place in np.ndindex(y.shape):
         y[place] = o.separator.encode().join(rows[place].tolist())
-    return (y.reshape(outputs[0].shape),)
+    return np.expand_dims(y, tuple(gone)) if o.keep_dims else y
 
 
-def split_shape(_o: _O, inputs: Specs) -> _Shapes:
+def split_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
     if len(inputs[0].shape) != 1:
         raise ValueError(f"strings {list(inputs[0].shape)}: expected a vector")
     return None, None, (2,)
 
 
-def split(o: _O, _inputs: Specs, _outputs: Specs, x: Array, sep: Array) -> tuple[Array, ...]:
+def split(o: FlexOptions, x: Array, sep: Array) -> tuple[Array, ...]:
     """The place of each part, the parts, and the shape that holds the longest row."""
-    separator = sep.item()
-    return split_result([list(_parts(text, separator, o.maxsplit)) for text in x])
+    return split_result([list(_parts(text, sep.item(), o.maxsplit)) for text in x])
 
 
 def split_result(rows: Sequence[Sequence[bytes]]) -> tuple[Array, ...]:
-    values = np.array([*(part for row in rows for part in row), None], object)[:-1]
     places = [(i, j) for i, row in enumerate(rows) for j in range(len(row))]
     shape = (len(rows), max(map(len, rows), default=0))
     indices = np.array(places, np.int64).reshape(-1, 2)
-    return indices, values, np.array(shape, np.int64)
+    return indices, strings([part for row in rows for part in row]), np.array(shape)
 
 
 def _parts(text: bytes, separator: bytes, most: int) -> Iterator[bytes]:
@@ -165,20 +152,20 @@ def _parts(text: bytes, separator: bytes, most: int) -> Iterator[bytes]:
 # ---- StringToHashBucketFast
 
 
-def hash_bucket(o: _O, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
+def hash_bucket(o: FlexOptions, x: Array) -> Array:
     if o.num_buckets < 1:
         raise ValueError(f"StringToHashBucketFast: {o.num_buckets} buckets")
 
     def bucket(text: bytes) -> int:
-        return int(fingerprint64(np.frombuffer(text, np.uint8))) % o.num_buckets
+        return int(fingerprint64(np.frombuffer(text, np.uint8))) % int(o.num_buckets)
 
-    return mapped(bucket, outputs[0].dtype, x)
+    return mapped(bucket, np.int64, x)
 
 
 # ---- AsString, StringToNumber
 
 
-def as_string(o: FlexNumberTextOptions, inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def as_string(o: FlexOptions, x: Array) -> Array:
     """Each value as printf writes it."""
     kind = x.dtype.kind
     is_float = kind in "fcV"
@@ -190,7 +177,7 @@ def as_string(o: FlexNumberTextOptions, inputs: Specs, _outputs: Specs, x: Array
     if o.scientific and o.shortest:
         raise ValueError("AsString: scientific and shortest exclude each other")
     if not is_float and (o.precision >= 0 or o.scientific or o.shortest):
-        raise ValueError(f"AsString: {inputs[0].name!r} is {x.dtype}, which has no precision")
+        raise ValueError(f"AsString: the values are {x.dtype}, which has no precision")
     form = "e" if o.scientific else "g" if o.shortest else "f" if is_float else "d"
     width = str(o.width) if o.width > 0 else ""
     digits = f".{o.precision}" if o.precision >= 0 else ""
@@ -224,9 +211,9 @@ def to_number(_o: FlexOptions, _inputs: Specs, outputs: Specs, x: Array) -> tupl
     def number(text: bytes) -> float:
         digits = text.strip(_SPACES)
         if dtype.kind == "i" and _INTEGER.fullmatch(digits):
-            found = int(digits)
-            if np.iinfo(dtype).min <= found <= np.iinfo(dtype).max:
-                return found
+            integer = int(digits)
+            if np.iinfo(dtype).min <= integer <= np.iinfo(dtype).max:
+                return integer
         if dtype.kind == "f" and _FLOAT.fullmatch(digits):
             return float(digits)
         if dtype.kind == "f" and _HEXADECIMAL.fullmatch(digits):
@@ -234,53 +221,171 @@ def to_number(_o: FlexOptions, _inputs: Specs, outputs: Specs, x: Array) -> tupl
         raise ValueError(f"StringToNumber: {text!r} is not {dtype}")
 
     with np.errstate(over="ignore"):
-        return mapped(number, dtype, x)
+        return (mapped(number, dtype, x),)
 
 
 # ---- RegexReplace, RegexFullMatch, and with patterns that are attributes
+# RE2's expressions (github.com/google/re2/wiki/Syntax), by its own package: their time is linear in
+# the text, where Python's module re takes exponential time for some.
 
 
-def static_replace(o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    pattern, rewrite = compiled(o.pattern.encode()), o.rewrite.encode()
-    return mapped(lambda t: replaced(pattern, rewrite, t, all_=o.replace_global), object, x)
+def _compiled(pattern: bytes) -> Any:
+    """The pattern as the package's object, for texts of bytes."""
+    re2 = optional_module("re2", "text")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0]
+        said = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise ValueError(
+            f"the regular expression {pattern.decode(errors='replace')!r}: {said}"
+        ) from error
 
 
-def replace(
-    o: _O, _inputs: Specs, _outputs: Specs, x: Array, pattern: Array, rewrite: Array
-) -> tuple[Array]:
-    found, text = compiled(pattern.item()), rewrite.item()
-    return mapped(lambda t: replaced(found, text, t, all_=o.replace_global), object, x)
+def _replaced(o: FlexOptions, pattern: bytes, rewrite: bytes, x: Array) -> Array:
+    compiled = _compiled(pattern)
+    return mapped(lambda text: replaced(compiled, rewrite, text, all_=o.replace_global), object, x)
 
 
-def _matches(pattern: bytes, x: Array) -> tuple[Array]:
-    found = compiled(pattern)
-    return mapped(lambda text: found.fullmatch(text) is not None, np.bool_, x)
+def replaced(pattern: Any, rewrite: bytes, text: bytes, *, all_: bool) -> bytes:
+    """The text with the rewrite, in which a backslash and 1 stand for the first group.
+
+    As RE2::GlobalReplace: an empty match does not follow another one directly. With a group that
+    the pattern does not have, the text stays as it is.
+    """
+    parts = re.findall(rb"\\[0-9\\]|[^\\]+|\\", rewrite)
+    if b"\\" in parts:
+        raise ValueError(f"the rewrite {rewrite!r}: expected a digit or a backslash after each one")
+    groups = [int(p[1:]) for p in parts if p[:1] == b"\\" and p != b"\\\\"]
+    if max(groups, default=0) > pattern.groups:
+        return text
+    pieces: list[bytes] = []
+    place, end = 0, -1
+    while place <= len(text) and (match := pattern.search(text, place)):
+        pieces.append(text[place : match.start()])
+        if match.start() == match.end() == end:
+            following = place + _width(text[place : place + 4])
+            pieces.append(text[place:following])
+            place = following
+            continue
+        pieces += (_part(match, part) for part in parts)
+        place = end = match.end()
+        if not all_:
+            break
+    return b"".join([*pieces, text[place:]])
 
 
-def static_match(o: _O, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def _width(text: bytes) -> int:
+    """Bytes of the first character; 1 if they are not UTF-8, and at the end."""
+    first = text.decode(errors="surrogateescape")[:1]
+    return max(len(first.encode(errors="surrogateescape")), 1)
+
+
+def _part(match: Any, part: bytes) -> bytes:
+    if part[:1] != b"\\":
+        return part
+    return b"\\" if part == b"\\\\" else match[int(part[1:])] or b""
+
+
+def static_replace(o: FlexOptions, x: Array) -> Array:
+    return _replaced(o, o.pattern.encode(), o.rewrite.encode(), x)
+
+
+def replace(o: FlexOptions, x: Array, pattern: Array, rewrite: Array) -> Array:
+    return _replaced(o, pattern.item(), rewrite.item(), x)
+
+
+def _matches(pattern: bytes, x: Array) -> Array:
+    compiled = _compiled(pattern)
+    return mapped(lambda text: compiled.fullmatch(text) is not None, np.bool_, x)
+
+
+def static_match(o: FlexOptions, x: Array) -> Array:
     return _matches(o.pattern.encode(), x)
 
 
-def match(_o: _O, _inputs: Specs, _outputs: Specs, x: Array, pattern: Array) -> tuple[Array]:
+def match(_o: FlexOptions, x: Array, pattern: Array) -> Array:
     return _matches(pattern.item(), x)
 
 
-KERNELS = named(
+# ---- StringFormat: tensors as text (core/framework/tensor.cc)
+
+_ESCAPED = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b'"': b'\\"', b"'": b"\\'", b"\\": b"\\\\"}
+_UNPRINTED = re.compile(rb"[\x00-\x1f\x7f\"'\\]")
+
+
+def scalar(_o: FlexOptions, _inputs: Specs) -> _Shapes:
+    return ((),)
+
+
+def string_format(o: FlexOptions, *arrays: Array) -> Array:
+    """The template with a tensor in place of each placeholder."""
+    parts = o.template.split(o.placeholder) if o.placeholder else [o.template]
+    if len(parts) != len(arrays) + 1:
+        raise ValueError(
+            f"StringFormat: the template {o.template!r} has {len(parts) - 1} places "
+            f"{o.placeholder!r} for {len(arrays)} tensors"
+        )
+    text = parts[0].encode()
+    for array, part in zip(arrays, parts[1:], strict=True):
+        ends = array.size if o.summarize < 0 else min(o.summarize, array.size)
+        text += _summary(array, ends, array.ndim) + part.encode()
+    return np.array(text, object)
+
+
+def _summary(array: Array, ends: int, rank: int) -> bytes:
+    """The first and the last elements along each dimension, `ends` of both."""
+    if array.ndim == 0:
+        return _printed(array[()])
+    n = len(array)
+    shown = [_summary(array[i, ...], ends, rank) for i in range(min(ends, n))]
+    if n > 2 * ends:
+        shown.append(b"...")
+    shown += [_summary(array[i, ...], ends, rank) for i in range(max(ends, n - ends), n)]
+    lines = array.ndim - 1
+    space = b"\n" * lines + b" " * (rank - lines) if lines else b" "
+    if not ends and n:
+        shown.insert(0, b"")
+    return b"[" + space.join(shown) + b"]"
+
+
+def _printed(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return b'"' + _UNPRINTED.sub(_escaped, value) + b'"'
+    if np.issubdtype(type(value), np.complexfloating):
+        raise ValueError(f"StringFormat of {type(value).__name__}: expected real numbers or text")
+    if isinstance(value, np.integer | np.bool_):
+        return b"%d" % int(value)
+    wide = np.float64(value) if isinstance(value, np.float64) else np.float32(value)
+    digits = 15 if isinstance(value, np.float64) else 6
+    short = f"{wide:.{digits}g}"
+    is_exact = type(wide)(short) == wide or np.isnan(wide)
+    return (short if is_exact else f"{wide:.{digits + (2 if digits == 15 else 3)}g}").encode()
+
+
+def _escaped(special: re.Match[bytes]) -> bytes:
+    return _ESCAPED.get(special[0], b"\\%03o" % special[0][0])
+
+
+KERNELS = kernels(
     {
-        f"{FLEX}AsString": Kernel(as_string, same_shape),
-        f"{FLEX}ReduceJoin": Kernel(reduce_join, reduced_shape),
-        f"{FLEX}RegexFullMatch": Kernel(match, same_shape),
-        f"{FLEX}RegexReplace": Kernel(replace, same_shape),
-        f"{FLEX}StaticRegexFullMatch": Kernel(static_match, same_shape),
-        f"{FLEX}StaticRegexReplace": Kernel(static_replace, same_shape),
-        f"{FLEX}StringJoin": Kernel(join, joined_shape),
-        f"{FLEX}StringLength": Kernel(length, same_shape),
-        f"{FLEX}StringLower": _cased("lower"),
-        f"{FLEX}StringSplitV2": Kernel(split, split_shape),
-        f"{FLEX}StringStrip": Kernel(strip, same_shape),
-        f"{FLEX}StringToHashBucketFast": Kernel(hash_bucket, same_shape),
-        f"{FLEX}StringToNumber": Kernel(to_number, same_shape),
-        f"{FLEX}StringUpper": _cased("upper"),
-        f"{FLEX}Substr": Kernel(substr, broadcast_shape),
+        "AsString": (as_string, same_shape),
+        "ReduceJoin": (reduce_join, reduced_shape),
+        "RegexFullMatch": (match, same_shape),
+        "RegexReplace": (replace, same_shape),
+        "StaticRegexFullMatch": (static_match, same_shape),
+        "StaticRegexReplace": (static_replace, same_shape),
+        "StringFormat": (string_format, scalar),
+        "StringJoin": (join, joined_shape),
+        "StringLength": (length, same_shape),
+        "StringLower": (_cased("lower"), same_shape),
+        "StringSplitV2": (split, split_shape),
+        "StringStrip": (strip, same_shape),
+        "StringToHashBucketFast": (hash_bucket, same_shape),
+        "StringToNumber": Kernel(to_number, same_shape),
+        "StringUpper": (_cased("upper"), same_shape),
+        "Substr": (substr, broadcast_shape),
     }
 )

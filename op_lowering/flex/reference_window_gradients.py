@@ -6,22 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import FlexWindowGradientOptions
-from jaxdelegate.op_lowering.flex.reference_named import named
+from jaxdelegate.op_lowering.flex.reference_kernels import Function, constant, kernels
 from jaxdelegate.op_lowering.records.enums import Padding
-from jaxdelegate.op_lowering.records.flex import FLEX
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.op_lowering.records.flex import FlexOptions
+from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.reference.kernel import Array, Shapes
 from jaxdelegate.reference.movement import ints
 from jaxdelegate.reference.pointwise import widen
 from jaxdelegate.reference.window import pad_before, size_out
 
 _Shapes = tuple[Shape | None, ...]
-_O = FlexWindowGradientOptions
 _FORMATS = {4: "NHWC", 5: "NDHWC"}  # by rank
 
 
-def _checked(o: _O, x: Shape, window: Shape, dy: Shape) -> None:
+def _checked(o: FlexOptions, x: Shape, window: Shape, dy: Shape) -> None:
     """A window has the sizes between the first and the last dimension of x."""
     rank, edges = len(x), list(o.explicit_paddings)
     known = o.padding in Padding.__members__ or (o.padding == "EXPLICIT" and len(edges) == 2 * rank)
@@ -37,9 +35,9 @@ def _checked(o: _O, x: Shape, window: Shape, dy: Shape) -> None:
         raise ValueError(f"a gradient {list(dy)} of a result {list(wanted)}")
 
 
-def _dims(o: _O, x: Shape, window: Shape) -> list[tuple[int, int]]:
+def _dims(o: FlexOptions, x: Shape, window: Shape) -> list[tuple[int, int]]:
     """How far the first window starts before the values, and how many windows there are."""
-    found = []
+    dims = []
     for i, size in enumerate(window, 1):
         n, stride, rate = x[i], o.strides[i], o.dilations[i]
         if o.padding == "EXPLICIT":
@@ -48,28 +46,27 @@ def _dims(o: _O, x: Shape, window: Shape) -> list[tuple[int, int]]:
         else:
             out = size_out(Padding[o.padding], n, size, stride, rate)
             before = pad_before(Padding[o.padding], n, size, stride, out, rate)
-        found.append((before, out))
-    return found
+        dims.append((before, out))
+    return dims
 
 
-_Place = tuple[int, ...]
+_Index = tuple[Any, ...]  # for numpy: all items, a place, channels
 
 
-def _at(*entries: Any) -> tuple[Any, ...]:
-    """An index of numpy: all items, a place, channels."""
+def _at(*entries: Any) -> _Index:
     return entries
 
 
-def _places(o: _O, x: Shape, window: Shape) -> Iterator[tuple[_Place, _Place, _Place]]:
+def _places(o: FlexOptions, x: Shape, window: Shape) -> Iterator[tuple[Shape, Shape, Shape]]:
     """Each place of a result, with each place of x that it reads, and where in the window."""
     dims, rank = _dims(o, x, window), len(window)
-    for found in np.ndindex(*(out for _, out in dims), *window):
-        out, tap = found[:rank], found[rank:]
+    for place in np.ndindex(*(out for _, out in dims), *window):
+        out, tap = place[:rank], place[rank:]
         at = tuple(
             i * o.strides[d] - before + t * o.dilations[d]
             for d, (i, t, (before, _)) in enumerate(zip(out, tap, dims, strict=True), 1)
         )
-        if all(0 <= place < n for place, n in zip(at, x[1:-1], strict=True)):
+        if all(0 <= i < n for i, n in zip(at, x[1:-1], strict=True)):
             yield out, at, tap
 
 
@@ -87,10 +84,6 @@ def _groups(channels: int, w: Shape) -> list[tuple[slice, slice]]:
     ]
 
 
-def _constant(sizes: TensorSpec) -> Shape | None:
-    return None if sizes.const is None else tuple(ints(np.asarray(sizes.const)))
-
-
 def _plain(x: Shape, w: Shape, *, depthwise: bool) -> Shape:
     """The filter's shape as one of a convolution in groups."""
     if len(w) != len(x) or min(w) < 1 or (depthwise and w[-2] != x[-1]):
@@ -98,131 +91,131 @@ def _plain(x: Shape, w: Shape, *, depthwise: bool) -> Shape:
     return (*w[:-2], 1, w[-2] * w[-1]) if depthwise else w
 
 
-def _input_gradient(*, depthwise: bool = False) -> Kernel:
-    def shapes(o: _O, inputs: Specs) -> _Shapes:
-        x, w, dy = _constant(inputs[0]), inputs[1].shape, inputs[2].shape
+def _checked_filter(o: FlexOptions, x: Shape, w: Shape, dy: Shape, *, depthwise: bool) -> Shape:
+    plain = _plain(x, w, depthwise=depthwise)
+    _groups(x[-1], plain)
+    _checked(o, x, w[:-2], dy)
+    return plain
+
+
+def _terms(o: FlexOptions, x: Shape, w: Shape) -> Iterator[tuple[_Index, _Index, _Index]]:
+    """The parts of x, of the filter and of the result whose products are added."""
+    for out, at, tap in _places(o, x, w[:-2]):
+        for depth, units in _groups(x[-1], w):
+            yield (
+                _at(slice(None), *at, depth),
+                _at(*tap, slice(None), units),
+                _at(slice(None), *out, units),
+            )
+
+
+def _input_gradient(*, depthwise: bool = False) -> tuple[Function, Shapes]:
+    def shapes(o: FlexOptions, inputs: Specs) -> _Shapes:
+        x = constant(inputs[0])
         if x is not None:
-            _groups(x[-1], _plain(x, w, depthwise=depthwise))
-            _checked(o, x, w[:-2], dy)
+            _checked_filter(o, x, inputs[1].shape, inputs[2].shape, depthwise=depthwise)
         return (x,)
 
-    def run(
-        o: _O, _inputs: Specs, outputs: Specs, sizes: Array, w: Array, dy: Array
-    ) -> tuple[Array]:
+    def run(o: FlexOptions, sizes: Array, w: Array, dy: Array) -> Array:
         shape = tuple(ints(sizes))
-        w = w.reshape(_plain(shape, w.shape, depthwise=depthwise)).astype(np.float64)
-        _checked(o, shape, w.shape[:-2], dy.shape)
-        dx, dy, groups = np.zeros(shape), dy.astype(np.float64), _groups(shape[-1], w.shape)
-        for out, at, tap in _places(o, shape, w.shape[:-2]):
-            for depth, units in groups:
-                taken = w[_at(*tap, slice(None), units)]
-                dx[_at(slice(None), *at, depth)] += dy[_at(slice(None), *out, units)] @ taken.T
-        return (dx.astype(outputs[0].dtype),)
+        plain = _checked_filter(o, shape, w.shape, dy.shape, depthwise=depthwise)
+        w, dy, dx = w.reshape(plain).astype(np.float64), dy.astype(np.float64), np.zeros(shape)
+        for at_x, at_w, at_y in _terms(o, shape, plain):
+            dx[at_x] += dy[at_y] @ w[at_w].T
+        return dx
 
-    return Kernel(run, shapes)
+    return run, shapes
 
 
-def _filter_gradient(*, depthwise: bool = False) -> Kernel:
-    def shapes(o: _O, inputs: Specs) -> _Shapes:
-        x, w, dy = inputs[0].shape, _constant(inputs[1]), inputs[2].shape
+def _filter_gradient(*, depthwise: bool = False) -> tuple[Function, Shapes]:
+    def shapes(o: FlexOptions, inputs: Specs) -> _Shapes:
+        w = constant(inputs[1])
         if w is not None:
-            _groups(x[-1], _plain(x, w, depthwise=depthwise))
-            _checked(o, x, w[:-2], dy)
+            _checked_filter(o, inputs[0].shape, w, inputs[2].shape, depthwise=depthwise)
         return (w,)
 
-    def run(
-        o: _O, _inputs: Specs, outputs: Specs, x: Array, sizes: Array, dy: Array
-    ) -> tuple[Array]:
+    def run(o: FlexOptions, x: Array, sizes: Array, dy: Array) -> Array:
         shape = tuple(ints(sizes))
-        dw = np.zeros(_plain(x.shape, shape, depthwise=depthwise))
-        _checked(o, x.shape, shape[:-2], dy.shape)
-        x, dy, groups = x.astype(np.float64), dy.astype(np.float64), _groups(x.shape[-1], dw.shape)
-        for out, at, tap in _places(o, x.shape, shape[:-2]):
-            for depth, units in groups:
-                taken = x[_at(slice(None), *at, depth)]
-                dw[_at(*tap, slice(None), units)] += taken.T @ dy[_at(slice(None), *out, units)]
-        return (dw.reshape(shape).astype(outputs[0].dtype),)
+        plain = _checked_filter(o, x.shape, shape, dy.shape, depthwise=depthwise)
+        x, dy, dw = x.astype(np.float64), dy.astype(np.float64), np.zeros(plain)
+        for at_x, at_w, at_y in _terms(o, x.shape, plain):
+            dw[at_w] += x[at_x].T @ dy[at_y]
+        return dw.reshape(shape)
 
-    return Kernel(run, shapes)
+    return run, shapes
 
 
 # ---- gradients of pools
 
 
-def _pooled(o: _O, x: Shape, dy: Shape) -> Shape:
+def _pooled(o: FlexOptions, x: Shape, dy: Shape) -> Shape:
     if len(o.ksize) != len(x) or o.ksize[0] != 1 or o.ksize[-1] != 1:
         raise ValueError(f"windows {list(o.ksize)} over {list(x)}")
     _checked(o, x, o.ksize[1:-1], dy)
     if dy[-1] != x[-1]:
         raise ValueError(f"a gradient {list(dy)} of a pool over {list(x)}")
-    return o.ksize[1:-1]
+    window: Shape = o.ksize[1:-1]
+    return window
 
 
-def max_pool_shape(o: _O, inputs: Specs) -> _Shapes:
+def max_pool_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
     _pooled(o, inputs[0].shape, inputs[2].shape)
     return (inputs[0].shape,)
 
 
-def max_pool_gradient(
-    o: _O, _inputs: Specs, outputs: Specs, x: Array, _y: Array, dy: Array
-) -> tuple[Array]:
+def _windows(o: FlexOptions, x: Shape, dy: Shape) -> Iterator[tuple[_Index, list[_Index]]]:
+    """Each place of a result, with the places of x that its window reads."""
+    places = _places(o, x, _pooled(o, x, dy))
+    for out, group in itertools.groupby(places, key=lambda place: place[0]):
+        yield _at(slice(None), *out), [_at(slice(None), *at) for _, at, _ in group]
+
+
+def max_pool_gradient(o: FlexOptions, x: Array, _y: Array, dy: Array) -> Array:
     """The first of equal values gets the gradient."""
-    window = _pooled(o, x.shape, dy.shape)
     dx = np.zeros(x.shape, widen(dy).dtype)
-    by_result = itertools.groupby(_places(o, x.shape, window), key=lambda found: found[0])
-    for out, group in by_result:
-        places = [at for _, at, _ in group]
-        values = np.stack([x[_at(slice(None), *at)] for at in places])  # [places, N, C]
-        first = np.argmax(values, axis=0)
+    for out, places in _windows(o, x.shape, dy.shape):
+        first = np.argmax(np.stack([x[at] for at in places]), axis=0)  # [N, C]
         for k, at in enumerate(places):
-            dx[_at(slice(None), *at)] += np.where(first == k, dy[_at(slice(None), *out)], 0)
-    return (dx.astype(outputs[0].dtype),)
+            dx[at] += np.where(first == k, dy[out], 0)
+    return dx
 
 
-def max_pool_3d_gradient(
-    o: _O, _inputs: Specs, outputs: Specs, x: Array, y: Array, dy: Array
-) -> tuple[Array]:
+def max_pool_3d_gradient(o: FlexOptions, x: Array, y: Array, dy: Array) -> Array:
     """Each value that equals the pool's result gets the gradient."""
     dx = np.zeros(x.shape, widen(dy).dtype)
-    for out, at, _ in _places(o, x.shape, _pooled(o, x.shape, dy.shape)):
-        place, result = _at(slice(None), *at), _at(slice(None), *out)
-        dx[place] += np.where(x[place] == y[result], dy[result], 0)
-    return (dx.astype(outputs[0].dtype),)
+    for out, places in _windows(o, x.shape, dy.shape):
+        for at in places:
+            dx[at] += np.where(x[at] == y[out], dy[out], 0)
+    return dx
 
 
-def average_pool_shape(o: _O, inputs: Specs) -> _Shapes:
-    shape = _constant(inputs[0])
+def average_pool_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+    shape = constant(inputs[0])
     if shape is not None:
         _pooled(o, shape, inputs[1].shape)
     return (shape,)
 
 
-def average_pool_gradient(
-    o: _O, _inputs: Specs, outputs: Specs, sizes: Array, dy: Array
-) -> tuple[Array]:
+def average_pool_gradient(o: FlexOptions, sizes: Array, dy: Array) -> Array:
     """Each value of a window gets an equal part of the gradient."""
     shape = tuple(ints(sizes))
-    window = _pooled(o, shape, dy.shape)
     dx = np.zeros(shape, widen(dy).dtype)
-    by_result = itertools.groupby(_places(o, shape, window), key=lambda found: found[0])
-    for out, group in by_result:
-        places = [at for _, at, _ in group]
+    for out, places in _windows(o, shape, dy.shape):
         for at in places:
-            dx[_at(slice(None), *at)] += dy[_at(slice(None), *out)] / len(places)
-    return (dx.astype(outputs[0].dtype),)
+            dx[at] += dy[out] / len(places)
+    return dx
 
 
-_AVERAGE_POOL = Kernel(average_pool_gradient, average_pool_shape)
-KERNELS = named(
+KERNELS = kernels(
     {
-        f"{FLEX}AvgPool3DGrad": _AVERAGE_POOL,
-        f"{FLEX}AvgPoolGrad": _AVERAGE_POOL,
-        f"{FLEX}Conv2DBackpropFilter": _filter_gradient(),
-        f"{FLEX}Conv2DBackpropInput": _input_gradient(),
-        f"{FLEX}Conv3DBackpropFilterV2": _filter_gradient(),
-        f"{FLEX}DepthwiseConv2dNativeBackpropFilter": _filter_gradient(depthwise=True),
-        f"{FLEX}DepthwiseConv2dNativeBackpropInput": _input_gradient(depthwise=True),
-        f"{FLEX}MaxPool3DGrad": Kernel(max_pool_3d_gradient, max_pool_shape),
-        f"{FLEX}MaxPoolGrad": Kernel(max_pool_gradient, max_pool_shape),
+        "AvgPool3DGrad": (average_pool_gradient, average_pool_shape),
+        "AvgPoolGrad": (average_pool_gradient, average_pool_shape),
+        "Conv2DBackpropFilter": _filter_gradient(),
+        "Conv2DBackpropInput": _input_gradient(),
+        "Conv3DBackpropFilterV2": _filter_gradient(),
+        "DepthwiseConv2dNativeBackpropFilter": _filter_gradient(depthwise=True),
+        "DepthwiseConv2dNativeBackpropInput": _input_gradient(depthwise=True),
+        "MaxPool3DGrad": (max_pool_3d_gradient, max_pool_shape),
+        "MaxPoolGrad": (max_pool_gradient, max_pool_shape),
     }
 )

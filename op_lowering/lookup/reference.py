@@ -71,7 +71,7 @@ def _check_lookup(
 
 
 def hashtable_lookup_shapes(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
-    """A row for each query; whether it was found."""
+    """A row for each query; whether there is one."""
     queries, _keys, rows = inputs[:3]
     return (*queries.shape, *rows.shape[1:]), queries.shape
 
@@ -83,10 +83,10 @@ def hashtable_lookup(
     if queries.ndim != 1 or keys.ndim != 1 or rows.shape[:1] != keys.shape or not len(keys):
         shapes = [list(array.shape) for array in (queries, keys, rows)]
         raise ValueError(f"HASHTABLE_LOOKUP: queries, keys and rows are {shapes}")
-    found = np.array([_search(int(query), keys.tolist()) for query in queries], int)
-    y = rows[found]  # of the last row where nothing is found
-    y[found < 0] = b"" if rows.dtype == object else np.zeros((), rows.dtype)
-    return y, (found >= 0).astype(np.uint8)
+    places = np.array([_search(int(query), keys.tolist()) for query in queries], int)
+    y = rows[places]  # of the last row where nothing is places
+    y[places < 0] = b"" if rows.dtype == object else np.zeros((), rows.dtype)
+    return y, (places >= 0).astype(np.uint8)
 
 
 def _search(query: int, keys: list[int]) -> int:

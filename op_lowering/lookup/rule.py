@@ -11,8 +11,16 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
-from jaxdelegate.op_lowering.common.pointwise import INTEGERS
+from jaxdelegate.op_lowering.common.pointwise import BOOLS, INTEGERS
 from jaxdelegate.op_lowering.common.products import nothing
+from jaxdelegate.op_lowering.common.signature import (
+    ANY,
+    CONSTANTS32,
+    FLOAT32,
+    INT32,
+    Input,
+    typed_rule,
+)
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.lookup.farmhash import fingerprint64
 from jaxdelegate.op_lowering.lookup.options import (
@@ -21,37 +29,18 @@ from jaxdelegate.op_lowering.lookup.options import (
 )
 from jaxdelegate.op_lowering.records.enums import CombinerType, LSHProjectionType
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    optional,
-    table,
-    why_not_const,
-    why_not_dtype,
-)
-from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, optional, table, why_not_dtype
 
 _Run = tuple[jax.Array, jax.Array, jax.Array]  # whether it begins a place, factor, mean
 
 
 def _why_not_embedding_lookup_sparse(op: Op[EmbeddingLookupSparseOptions]) -> str | None:
-    ids, indices, lookup_shape, weights, table = op.inputs[:5]
-    return first_reason(
-        None if len(op.inputs) == 5 else f"has {len(op.inputs)} inputs, not 5",
-        why_not_const(lookup_shape),
-        *(why_not_dtype(spec, np.int32) for spec in (ids, indices, lookup_shape)),
-        *(why_not_dtype(spec, np.float32) for spec in (weights, table, op.outputs[0])),
-        _why_not_lookup_shapes(op.inputs),
-    )
-
-
-def _why_not_lookup_shapes(inputs: Specs) -> str | None:
-    ids, indices, lookup_shape, weights, table = (spec.shape for spec in inputs[:5])
+    if len(op.inputs) != 5:
+        return f"has {len(op.inputs)} inputs, not 5"
+    ids, indices, lookup_shape, weights, table = (spec.shape for spec in op.inputs)
     vectors = len(ids) == len(lookup_shape) == 1 and weights == ids
     if not vectors or indices != (*ids, *lookup_shape) or len(table) < 2:
-        return f"shapes {[list(spec.shape) for spec in inputs[:5]]} do not match"
+        return f"shapes {[list(spec.shape) for spec in op.inputs]} do not match"
     return "the table has no rows" if table[0] == 0 < ids[0] else None
 
 
@@ -116,23 +105,10 @@ def _composed(first: _Run, then: _Run) -> _Run:
     )
 
 
-EMBEDDING_LOOKUP_SPARSE = OpRule(
-    "EMBEDDING_LOOKUP_SPARSE",
-    EmbeddingLookupSparseOptions,
-    1,
-    _why_not_embedding_lookup_sparse,
-    _lower_embedding_lookup_sparse,
-    arity=5,
-)
-
-
 def _why_not_hashtable_lookup(op: Op[NoOptions]) -> str | None:
     queries, keys, rows = op.inputs[:3]
     return first_reason(
         why_not_moved(op.context, rows, op.outputs[0]),
-        why_not_dtype(queries, np.int32),
-        why_not_dtype(keys, np.int32),
-        why_not_dtype(op.outputs[1], np.uint8),
         None if len(queries.shape) == len(keys.shape) == 1 else "queries and keys must be vectors",
         None if rows.shape[:1] == keys.shape else "there must be one row for each key",
         None if rows.shape[:1] != (0,) else f"the table {rows.name!r} has no rows",
@@ -165,26 +141,13 @@ def _search(queries: jax.Array, keys: jax.Array, n: int) -> tuple[jax.Array, jax
     return middle, (low < high) & (queries == jnp.take(keys, middle, mode="clip"))
 
 
-HASHTABLE_LOOKUP = OpRule(
-    "HASHTABLE_LOOKUP",
-    NoOptions,
-    1,
-    _why_not_hashtable_lookup,
-    _lower_hashtable_lookup,
-    arity=3,
-    results=2,
-)
-
-
 def _why_not_lsh_projection(op: Op[LSHProjectionOptions]) -> str | None:
     seeds, x, weights = *op.inputs[:2], optional(op.inputs, 2)
     known = op.options.type in (LSHProjectionType.SPARSE, LSHProjectionType.DENSE)
     weighed = weights is None or weights.shape == x.shape[:1]
     return first_reason(
         None if known else f"the projection's type is {op.options.type.name}",
-        why_not_dtype(x, FLOATS, INTEGERS, np.bool_),
-        why_not_dtype(op.outputs[0], np.int32),
-        *(why_not_dtype(spec, np.float32) for spec in (seeds, weights) if spec is not None),
+        None if weights is None else why_not_dtype(weights, np.float32),
         None if len(seeds.shape) == 2 and seeds.shape[1] <= 32 else "seeds must be [n, 32] at most",
         None if x.shape[:1] not in ((), (0,)) else f"{x.name!r} has no items",
         None if weighed else "there must be one weight for each item",
@@ -234,13 +197,29 @@ def _bytes(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, np.dtype(np.uint8)).reshape(*x.shape[:-1], -1)
 
 
-LSH_PROJECTION = OpRule(
-    "LSH_PROJECTION",
-    LSHProjectionOptions,
-    1,
-    _why_not_lsh_projection,
-    _lower_lsh_projection,
-    arity=2,
+RULES = table(
+    typed_rule(
+        "EMBEDDING_LOOKUP_SPARSE",
+        EmbeddingLookupSparseOptions,
+        [INT32, INT32, CONSTANTS32, FLOAT32, FLOAT32],
+        _lower_embedding_lookup_sparse,
+        _why_not_embedding_lookup_sparse,
+        results=[np.float32],
+    ),
+    typed_rule(
+        "HASHTABLE_LOOKUP",
+        NoOptions,
+        [INT32, INT32, ANY],
+        _lower_hashtable_lookup,
+        _why_not_hashtable_lookup,
+        results=[2, np.uint8],
+    ),
+    typed_rule(
+        "LSH_PROJECTION",
+        LSHProjectionOptions,
+        [FLOAT32, Input(FLOATS | INTEGERS | BOOLS)],
+        _lower_lsh_projection,
+        _why_not_lsh_projection,
+        results=[np.int32],
+    ),
 )
-
-RULES = table(EMBEDDING_LOOKUP_SPARSE, HASHTABLE_LOOKUP, LSH_PROJECTION)

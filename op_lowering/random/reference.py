@@ -51,7 +51,7 @@ def random_uniform(
     """Reals in [0, 1), 23 bits of one word each."""
     _check_float("RANDOM_UNIFORM", outputs[0])
     shape = _sizes(sizes)
-    words, state = _words(state, math.prod(shape))
+    words, state = words_of(state, math.prod(shape))
     return unit(words).reshape(shape), state
 
 
@@ -61,7 +61,7 @@ def random_standard_normal(
     _check_float("RANDOM_STANDARD_NORMAL", outputs[0])
     shape = _sizes(sizes)
     n = math.prod(shape)
-    words, state = _words(state, n + n % 2)
+    words, state = words_of(state, n + n % 2)
     return normal_pairs(words)[:n].reshape(shape), state
 
 
@@ -90,7 +90,7 @@ def multinomial(
     if logits.ndim != 2 or logits.shape[1] < 1 or samples.ndim or n < 0:
         raise ValueError(f"MULTINOMIAL: logits {logits.shape}, {samples.tolist()} samples")
     _check_float("MULTINOMIAL", inputs[0])
-    words, _ = _words(state, 2 * len(logits) * n)
+    words, _ = words_of(state, 2 * len(logits) * n)
     reals = unit_double(words[0::2], words[1::2]).reshape(len(logits), n)
     y = np.zeros((len(logits), n), outputs[0].dtype)
     for i, row in enumerate(logits):
@@ -111,7 +111,7 @@ def _check_float(operator: str, spec: TensorSpec) -> None:
         raise TypeError(f"{operator}: {spec.name!r} must be float32, got {spec.dtype}")
 
 
-def _words(state: Array, n: int) -> tuple[Array, Array]:
+def words_of(state: Array, n: int) -> tuple[Array, Array]:
     """The next n words of a Philox generator, four to a counter, and its state after them."""
     blocks = -(-n // 4)
     low, high = state[:4].astype("<u4").view("<u8")

@@ -13,27 +13,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.op_lowering.common.signature import (
+    ANY,
+    CONSTANTS32,
+    FLOAT32,
+    UINT64,
+    dtypes,
+    typed_rule,
+)
+from jaxdelegate.op_lowering.dtypes import INDICES
 from jaxdelegate.op_lowering.random.options import RandomOptions, StablehloRngBitGeneratorOptions
 from jaxdelegate.op_lowering.records.enums import RngAlgorithm
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    variable_inputs,
-    why_not_const,
-    why_not_dtype,
-    why_not_result,
-)
-from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.op_lowering.rule import Function, Op, table, variable_inputs
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57  # Philox 4x32
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)  # Threefry 2x32
 _PARITY = 0x1BD11BDA
 _WORDS_PER_SAMPLE = 2 * 256  # how far MULTINOMIAL advances the counter for each sample
-_INTEGERS = frozenset(np.dtype(t) for t in (np.int32, np.uint32, np.int64, np.uint64))
 
 
 def words64(words: jax.Array) -> jax.Array:
@@ -73,7 +71,7 @@ def _product(word: jax.Array, multiplier: int) -> tuple[jax.Array, jax.Array]:
     return _split(word.astype(np.uint64) * jnp.uint64(multiplier))
 
 
-def _draw(state: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+def draw(state: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
     """The next n words of a generator, four to a counter, and its state after them."""
     blocks = -(-n // 4)
     counters = advance(words64(state[:4]), np.arange(blocks, dtype=np.uint64))
@@ -91,42 +89,22 @@ def unit(words: jax.Array) -> jax.Array:
     return reals
 
 
-def _why_not_generator(inputs: Specs) -> str | None:
-    state = inputs[-1]
+def _why_not_generator(op: Op[RandomOptions]) -> str | None:
+    state = op.inputs[-1]
     if state is None or not state.is_variable:
         return "the generator's state is not among the inputs"
     wrong = state.shape != (6,) or state.dtype != np.uint32
     return f"the state is {state.dtype} {list(state.shape)}, not uint32 [6]" if wrong else None
 
 
-def _why_not_random(op: Op[RandomOptions]) -> str | None:
-    return first_reason(
-        _why_not_generator(op.inputs),
-        why_not_const(op.inputs[0]),
-        why_not_dtype(op.inputs[0], np.int32),
-        why_not_dtype(op.outputs[0], np.float32),
-    )
-
-
 def _lower_uniform(op: Op[RandomOptions]) -> Function:
     shape = op.outputs[0].shape
 
     def random_uniform(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        words, state = _draw(state, math.prod(shape))
+        words, state = draw(state, math.prod(shape))
         return unit(words).reshape(shape), state
 
     return random_uniform
-
-
-RANDOM_UNIFORM = OpRule(
-    "RANDOM_UNIFORM",
-    RandomOptions,
-    1,
-    _why_not_random,
-    _lower_uniform,
-    states=variable_inputs,
-    arity=2,
-)
 
 
 def normal_pairs(words: jax.Array) -> jax.Array:
@@ -143,33 +121,14 @@ def _lower_normal(op: Op[RandomOptions]) -> Function:
     n = math.prod(shape)
 
     def random_standard_normal(_shape: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        words, state = _draw(state, n + n % 2)
+        words, state = draw(state, n + n % 2)
         return normal_pairs(words)[:n].reshape(shape), state
 
     return random_standard_normal
 
 
-RANDOM_STANDARD_NORMAL = OpRule(
-    "RANDOM_STANDARD_NORMAL",
-    RandomOptions,
-    1,
-    _why_not_random,
-    _lower_normal,
-    states=variable_inputs,
-    arity=2,
-)
-
-
 def _why_not_multinomial(op: Op[RandomOptions]) -> str | None:
-    logits, samples = op.inputs[:2]
-    return first_reason(
-        _why_not_generator(op.inputs),
-        why_not_const(samples),
-        why_not_dtype(logits, np.float32),
-        why_not_dtype(samples, np.int32),
-        why_not_dtype(op.outputs[0], np.int32, np.int64),
-        _why_not_classes(logits, samples),
-    )
+    return _why_not_generator(op) or _why_not_classes(*op.inputs[:2])
 
 
 def _why_not_classes(logits: TensorSpec, samples: TensorSpec) -> str | None:
@@ -196,7 +155,7 @@ def _lower_multinomial(op: Op[RandomOptions]) -> Function:
     def multinomial(
         logits: jax.Array, _samples: jax.Array, state: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        reals = unit64(_draw(state, 2 * n)[0]).reshape(shape)
+        reals = unit64(draw(state, 2 * n)[0]).reshape(shape)
         weights = _cumulative_weights(logits)
         reached = reals * weights[:, -1:]
         y = jax.vmap(lambda w, r: jnp.searchsorted(w, r, side="right"))(weights, reached)
@@ -213,27 +172,10 @@ def unit64(words: jax.Array) -> jax.Array:
     return reals
 
 
-MULTINOMIAL = OpRule(
-    "MULTINOMIAL",
-    RandomOptions,
-    1,
-    _why_not_multinomial,
-    _lower_multinomial,
-    states=variable_inputs,
-    arity=3,
-)
-
-
 def _why_not_bits(op: Op[StablehloRngBitGeneratorOptions]) -> str | None:
-    state = op.inputs[0]
-    algorithm = op.options.algorithm
-    sizes = ((2,),) if algorithm is RngAlgorithm.THREEFRY else ((2,), (3,))
-    return first_reason(
-        why_not_dtype(state, np.uint64),
-        why_not_result(op.outputs[0], np.uint64),
-        why_not_dtype(op.outputs[1], _INTEGERS),
-        None if state.shape in sizes else f"{algorithm.name} has no state of {list(state.shape)}",
-    )
+    state, algorithm = op.inputs[0], op.options.algorithm
+    fits = state.shape == (2,) or (state.shape == (3,) and algorithm is not RngAlgorithm.THREEFRY)
+    return None if fits else f"{algorithm.name} has no state of {list(state.shape)}"
 
 
 def _lower_bits(op: Op[StablehloRngBitGeneratorOptions]) -> Function:
@@ -274,13 +216,42 @@ def _as_integers(words: jax.Array, dtype: np.dtype, shape: tuple[int, ...]) -> j
     return wide[: math.prod(shape)].astype(dtype).reshape(shape)
 
 
-STABLEHLO_RNG_BIT_GENERATOR = OpRule(
-    "STABLEHLO_RNG_BIT_GENERATOR",
-    StablehloRngBitGeneratorOptions,
-    1,
-    _why_not_bits,
-    _lower_bits,
-    results=2,
+_KEPT = {"states": variable_inputs}  # between invokes
+_RANDOM = [CONSTANTS32, ANY]
+RULES = table(
+    typed_rule(
+        "MULTINOMIAL",
+        RandomOptions,
+        [FLOAT32, CONSTANTS32, ANY],
+        _lower_multinomial,
+        _why_not_multinomial,
+        results=[INDICES],
+        **_KEPT,
+    ),
+    typed_rule(
+        "RANDOM_STANDARD_NORMAL",
+        RandomOptions,
+        _RANDOM,
+        _lower_normal,
+        _why_not_generator,
+        results=[np.float32],
+        **_KEPT,
+    ),
+    typed_rule(
+        "RANDOM_UNIFORM",
+        RandomOptions,
+        _RANDOM,
+        _lower_uniform,
+        _why_not_generator,
+        results=[np.float32],
+        **_KEPT,
+    ),
+    typed_rule(
+        "STABLEHLO_RNG_BIT_GENERATOR",
+        StablehloRngBitGeneratorOptions,
+        [UINT64],
+        _lower_bits,
+        _why_not_bits,
+        results=[np.uint64, dtypes(np.int32, np.uint32, np.int64, np.uint64)],
+    ),
 )
-
-RULES = table(RANDOM_UNIFORM, RANDOM_STANDARD_NORMAL, MULTINOMIAL, STABLEHLO_RNG_BIT_GENERATOR)

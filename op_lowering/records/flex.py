@@ -4,16 +4,17 @@ tensorflow/lite/delegates/flex/kernel.cc reads them from a flexbuffer vector of 
 and the encoded NodeDef.
 """
 
-import dataclasses
 import struct
+import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import ml_dtypes
 import numpy as np
 from flatbuffers import flexbuffers
 
 from jaxdelegate.op_lowering.records.custom import MAX_FLEXBUFFER, CustomOptions
+from jaxdelegate.op_lowering.records.record import Record
 from jaxdelegate.wire import Message
 
 _Value = TypeVar("_Value")
@@ -46,26 +47,38 @@ DATA_TYPES: dict[int, Any] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class FlexOptions(CustomOptions):
-    """A TensorFlow operator's attributes; a subclass has a field for each that it needs.
+class FlexOptions(Record, CustomOptions, frozen=True):
+    """A TensorFlow operator's attributes, which are the fields of its subclass (`attributes`)."""
 
-    A field's default shows the attribute's type; a tuple holds integers or strings, bytes an
-    encoded shape.
-    """
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @classmethod
+    def attributes(cls, name: str, **defaults: Any) -> "type[FlexOptions]":
+        """A subclass of this name, with attributes.
+
+        A default shows the attribute's type: a tuple is a list of integers, bytes are an encoded
+        shape.
+        """
+        hints = {
+            attribute: tuple[int, ...] if isinstance(default, tuple) else type(default)
+            for attribute, default in defaults.items()
+        }
+        body = {**defaults, "__annotations__": hints, "__module__": __name__}
+        return types.new_class(name, (cls,), {"frozen": True}, lambda scope: scope.update(body))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """An attribute that is absent keeps the field's default, as in a new version of its op."""
-        defaults = {f.name: f.default for f in dataclasses.fields(cls) if f.name != "data"}
         if not data:
-            return cls(data)
+            return cls()
         try:
             attributes = _attributes(_node_def(data))
             values = {
                 name: _READ[type(default)](attributes[name])
-                for name, default in defaults.items()
-                if name in attributes
+                for name, default in cls._defaults.items()
+                if name in attributes and name != "data"
             }
         except (ValueError, LookupError) as error:
             raise ValueError(f"custom options: expected a NodeDef: {error}") from error

@@ -20,8 +20,9 @@ class Record(Options):
 
     _defaults: ClassVar[dict[str, Any]] = {}
 
-    def __init_subclass__(cls) -> None:
-        dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    def __init_subclass__(cls, *, frozen: bool = False) -> None:
+        """`frozen`: another base class is a frozen dataclass, which requires it."""
+        dataclasses.dataclass(init=False, repr=False, eq=False, frozen=frozen)(cls)
         cls._defaults = {field.name: field.default for field in dataclasses.fields(cls)}
 
     def __init__(self, *values: Any, **named: Any) -> None:

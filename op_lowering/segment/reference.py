@@ -7,7 +7,7 @@ import numpy as np
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.reduction.reference import accumulator, limits, refuse_quantized
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, Run
+from jaxdelegate.reference.kernel import Array, Kernel
 
 
 def segment_sum_shape(_o: NoOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -45,7 +45,7 @@ def unsorted_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return ((int(count.const.ravel()[0]), *x.shape[len(ids.shape) :]),)
 
 
-def _unsorted(operator: str, reduce: np.ufunc, initial: Callable[[np.dtype], float]) -> Run:
+def _unsorted(operator: str, reduce: np.ufunc, initial: Callable[[np.dtype], float]) -> Kernel:
     @np.errstate(all="ignore")
     def kernel(
         _o: Options, inputs: Specs, outputs: Specs, x: Array, ids: Array, count: Array
@@ -61,20 +61,14 @@ def _unsorted(operator: str, reduce: np.ufunc, initial: Callable[[np.dtype], flo
         reduce.at(y, ids[kept], x[kept].astype(y.dtype))
         return (y.astype(outputs[0].dtype),)
 
-    return kernel
-
-
-unsorted_segment_sum = _unsorted("UNSORTED_SEGMENT_SUM", np.add, lambda _: 0)
-unsorted_segment_prod = _unsorted("UNSORTED_SEGMENT_PROD", np.multiply, lambda _: 1)
-# fmax and fmin ignore NaN, as the kernel's comparisons do.
-unsorted_segment_max = _unsorted("UNSORTED_SEGMENT_MAX", np.fmax, lambda d: limits(d)[0])
-unsorted_segment_min = _unsorted("UNSORTED_SEGMENT_MIN", np.fmin, lambda d: limits(d)[1])
+    return Kernel(kernel, unsorted_shape)
 
 
 KERNELS = {
     "SEGMENT_SUM": Kernel(segment_sum, segment_sum_shape),
-    "UNSORTED_SEGMENT_SUM": Kernel(unsorted_segment_sum, unsorted_shape),
-    "UNSORTED_SEGMENT_PROD": Kernel(unsorted_segment_prod, unsorted_shape),
-    "UNSORTED_SEGMENT_MAX": Kernel(unsorted_segment_max, unsorted_shape),
-    "UNSORTED_SEGMENT_MIN": Kernel(unsorted_segment_min, unsorted_shape),
+    # fmax and fmin ignore NaN, as the kernel's comparisons do.
+    "UNSORTED_SEGMENT_MAX": _unsorted("UNSORTED_SEGMENT_MAX", np.fmax, lambda d: limits(d)[0]),
+    "UNSORTED_SEGMENT_MIN": _unsorted("UNSORTED_SEGMENT_MIN", np.fmin, lambda d: limits(d)[1]),
+    "UNSORTED_SEGMENT_PROD": _unsorted("UNSORTED_SEGMENT_PROD", np.multiply, lambda _: 1),
+    "UNSORTED_SEGMENT_SUM": _unsorted("UNSORTED_SEGMENT_SUM", np.add, lambda _: 0),
 }

@@ -11,31 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.op_lowering.common.derivatives import with_64_bits
+from jaxdelegate.op_lowering.common.signature import CONSTANTS32, INT32, Input, dtypes, typed_rule
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.reduction.rule import limits
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_const,
-    why_not_dtype,
-)
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, table
 
 
 def _why_not_segment_sum(op: Op[NoOptions]) -> str | None:
     x, ids = op.inputs[:2]
-    reason = first_reason(
-        why_not_const(ids), why_not_dtype(x, FLOATS, np.int32), why_not_dtype(ids, np.int32)
-    )
-    if reason is not None or ids.const is None:
-        return reason
     if ids.shape != x.shape[:1] or not x.shape:
         return f"segment ids {list(ids.shape)} do not name the rows of {list(x.shape)}"
-    steps = np.diff(ids.const.astype(np.int64), prepend=-1)
+    steps = np.diff(np.asarray(ids.const, np.int64), prepend=-1)
     rising = steps.size == 0 or (steps[0] == 1 and set(steps[1:].tolist()) <= {0, 1})
     return None if rising else "segment ids do not rise from 0 in steps of at most 1"
 
@@ -51,33 +38,18 @@ def _lower_segment_sum(op: Op[NoOptions]) -> Function:
     return segment_sum
 
 
-SEGMENT_SUM = OpRule("SEGMENT_SUM", NoOptions, 1, _why_not_segment_sum, _lower_segment_sum, arity=2)
-
-
 def _why_not_unsorted(op: Op[Options]) -> str | None:
     x, ids, count = op.inputs[:3]
-    prefix = ids.shape == x.shape[: len(ids.shape)]
-    reason = first_reason(
-        why_not_const(count),
-        why_not_dtype(x, FLOATS, np.int32),
-        why_not_dtype(ids, np.int32),
-        why_not_dtype(count, np.int32),
-        None if prefix else f"segment ids {list(ids.shape)} are not a prefix of {list(x.shape)}",
-    )
-    return reason or _why_not_count(ids, count)
+    if ids.shape != x.shape[: len(ids.shape)]:
+        return f"segment ids {list(ids.shape)} are not a prefix of {list(x.shape)}"
+    n_segments = np.asarray(count.const)
+    if n_segments.size != 1 or n_segments < 0:
+        return f"{count.name!r} is {n_segments.tolist()}, not a number of segments"
+    last = -1 if ids.const is None else int(np.asarray(ids.const).max(initial=-1))
+    return f"segment id {last} has no segment" if last >= n_segments else None
 
 
-def _why_not_count(ids: TensorSpec, count: TensorSpec) -> str | None:
-    if count.const is None:
-        return None
-    if count.const.size != 1 or int(count.const.ravel()[0]) < 0:
-        return f"{count.name!r} is {count.const.tolist()}, not a number of segments"
-    if ids.const is None or not ids.const.size:
-        return None
-    beyond = int(ids.const.max()) >= int(count.const.ravel()[0])
-    return f"segment id {int(ids.const.max())} has no segment" if beyond else None
-
-
+_X = Input(FLOATS | dtypes(np.int32))
 _Reduce = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -151,32 +123,33 @@ def _unsorted_rule(
 
         return run
 
-    return OpRule(name, options, 1, _why_not_unsorted, lower, arity=3)
+    inputs = [_X, INT32, CONSTANTS32]
+    return typed_rule(name, options, inputs, lower, _why_not_unsorted, results=[None])
 
-
-UNSORTED_SEGMENT_SUM = _unsorted_rule(
-    "UNSORTED_SEGMENT_SUM", NoOptions, _scattered("add"), lambda _: 0
-)
-UNSORTED_SEGMENT_PROD = _unsorted_rule("UNSORTED_SEGMENT_PROD", NoOptions, multiplied, lambda _: 1)
-UNSORTED_SEGMENT_MAX = _unsorted_rule(
-    "UNSORTED_SEGMENT_MAX",
-    NoOptions,
-    _scattered("max"),
-    lambda d: limits(d)[0],
-    skips_nan=True,
-)
-UNSORTED_SEGMENT_MIN = _unsorted_rule(
-    "UNSORTED_SEGMENT_MIN",
-    NoOptions,
-    _scattered("min"),
-    lambda d: limits(d)[1],
-    skips_nan=True,
-)
 
 RULES = table(
-    SEGMENT_SUM,
-    UNSORTED_SEGMENT_SUM,
-    UNSORTED_SEGMENT_PROD,
-    UNSORTED_SEGMENT_MAX,
-    UNSORTED_SEGMENT_MIN,
+    typed_rule(
+        "SEGMENT_SUM",
+        NoOptions,
+        [_X, CONSTANTS32],
+        _lower_segment_sum,
+        _why_not_segment_sum,
+        results=[None],
+    ),
+    _unsorted_rule(
+        "UNSORTED_SEGMENT_MAX",
+        NoOptions,
+        _scattered("max"),
+        lambda dtype: limits(dtype)[0],
+        skips_nan=True,
+    ),
+    _unsorted_rule(
+        "UNSORTED_SEGMENT_MIN",
+        NoOptions,
+        _scattered("min"),
+        lambda dtype: limits(dtype)[1],
+        skips_nan=True,
+    ),
+    _unsorted_rule("UNSORTED_SEGMENT_PROD", NoOptions, multiplied, lambda _: 1),
+    _unsorted_rule("UNSORTED_SEGMENT_SUM", NoOptions, _scattered("add"), lambda _: 0),
 )

@@ -56,19 +56,12 @@ def irfft2d(
 # --- AudioSpectrogram ---
 
 
-def _power_of_two(at_least: int) -> int:
-    n = 1
-    while n < at_least:
-        n *= 2
-    return n
-
-
 def audio_spectrogram_shape(o: AudioSpectrogramOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[samples, channels] -> [channels, windows that fit, bins]."""
     n_samples, n_channels = inputs[0].shape
     beyond_first = n_samples - o.window_size
     n_frames = 0 if beyond_first < 0 else 1 + beyond_first // o.stride
-    return ((n_channels, n_frames, _power_of_two(o.window_size) // 2 + 1),)
+    return ((n_channels, n_frames, (1 << max(o.window_size - 1, 0).bit_length()) // 2 + 1),)
 
 
 def audio_spectrogram(

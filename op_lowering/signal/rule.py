@@ -4,7 +4,7 @@ The kernels compute in float64, and a logarithm often follows: float32 would add
 a pure tone leaves empty. So the transforms run in float64, except on a TPU, which does not have it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,23 +14,16 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.derivatives import derived_as, root
 from jaxdelegate.op_lowering.common.movement import integers
+from jaxdelegate.op_lowering.common.signature import CONSTANTS32, FLOAT32, Input, dtypes, typed_rule
 from jaxdelegate.op_lowering.records.custom import CustomOptions
-from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    LoweringContext,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_const,
-    why_not_dtype,
-    why_not_result,
+from jaxdelegate.op_lowering.records.record import NoOptions, Options
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op, table
+from jaxdelegate.op_lowering.signal.options import (
+    AudioSpectrogramOptions,
+    MfccOptions,
 )
-from jaxdelegate.op_lowering.signal.options import AudioSpectrogramOptions, MfccOptions
-from jaxdelegate.op_lowering.spec import Specs
 
-_FLOOR = 1e-12  # of a mel band, before the logarithm
+_FLOOR = 1e-12  # the least energy of a mel band, before the logarithm
 
 
 def _wide(context: LoweringContext) -> np.dtype:
@@ -50,62 +43,57 @@ def _derived_in_float32(
     return lambda x, *_lengths: (derived(x),)
 
 
-def _why_not_transform(inputs: Specs, dtype: type[np.generic]) -> str | None:
-    x, lengths = inputs[:2]
+def _why_not_transform(op: Op[Options]) -> str | None:
+    x, lengths = op.inputs[:2]
     if len(x.shape) < 2:
         return f"{x.name!r} has rank {len(x.shape)}, not 2 or more"
-    reason = first_reason(
-        why_not_dtype(x, dtype), why_not_dtype(lengths, np.int32), why_not_const(lengths)
-    )
-    if reason:
-        return reason
     sizes = list(integers(lengths))
-    if len(sizes) == 2 and min(sizes) > 0:
-        return None
-    return f"transform lengths {sizes} are not two positive numbers"
+    fits = len(sizes) == 2 and min(sizes) > 0
+    return None if fits else f"transform lengths {sizes} are not two positive numbers"
 
 
-def _fitted(x: jax.Array, rows: int, columns: int) -> jax.Array:
-    """Zeros are added at the end."""
-    x = x[..., :rows, :columns]
-    missing = (rows - x.shape[-2], columns - x.shape[-1])
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, n) for n in missing])
+def inverse_real(x: jax.Array, lengths: Sequence[int]) -> jax.Array:
+    """The inverse of a real signal's transform along the last dimensions, of these lengths.
+
+    Complex transforms along all dimensions but the last, then a real one, which ignores the
+    imaginary parts of the first and the middle bin. They are removed, because not every library
+    ignores them.
+    """
+    *others, last = lengths
+    n_bins = last // 2 + 1
+    is_real = np.isin(np.arange(n_bins), [0, last / 2])
+    x = _fitted(x, (*others, n_bins))
+    if others:
+        x = jnp.fft.ifftn(x, axes=range(-len(lengths), -1))
+    x = jnp.where(jnp.broadcast_to(is_real, x.shape), x.real.astype(x.dtype), x)
+    return jnp.fft.irfft(x, last, axis=-1)
 
 
-def _why_not_rfft2d(op: Op[NoOptions]) -> str | None:
-    return why_not_result(op.outputs[0], np.complex64) or _why_not_transform(op.inputs, np.float32)
+def _fitted(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
+    """Cut off, or zeros added, at the end of the last dimensions."""
+    batch = x.ndim - len(sizes)
+    x = x[(*[slice(None)] * batch, *map(slice, sizes))]
+    missing = ((0, n - held) for n, held in zip(sizes, x.shape[batch:], strict=True))
+    return jnp.pad(x, [*[(0, 0)] * batch, *missing])
 
 
 def _lower_rfft2d(op: Op[NoOptions]) -> Function:
-    rows, columns = integers(op.inputs[1])
+    lengths = integers(op.inputs[1])
 
     def rfft2d(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[..., H, W] -> [..., rows, columns // 2 + 1]."""
-        return jnp.fft.rfft2(_fitted(x.astype(wide), rows, columns)).astype(np.complex64)
+        return jnp.fft.rfft2(x.astype(wide), lengths).astype(np.complex64)
 
     return _derived_in_float32(op.context, rfft2d)
 
 
-def _why_not_irfft2d(op: Op[CustomOptions]) -> str | None:
-    return why_not_result(op.outputs[0], np.float32) or _why_not_transform(op.inputs, np.complex64)
-
-
 def _lower_irfft2d(op: Op[CustomOptions]) -> Function:
-    """The transform of tf.signal.irfft2d: a complex one along H, then a real one along W.
-
-    The real one ignores the imaginary parts of the first and the middle bin. They are removed,
-    because not every FFT library ignores them.
-    """
-    rows, columns = integers(op.inputs[1])
-    n_bins = columns // 2 + 1
-    is_real = np.isin(np.arange(n_bins), [0, columns / 2])
+    """The transform of tf.signal.irfft2d."""
+    lengths = integers(op.inputs[1])
 
     def irfft2d(x: jax.Array, wide: np.dtype) -> jax.Array:
         """[..., H, W // 2 + 1] -> [..., rows, columns]."""
-        x = _fitted(x.astype(_complex(wide)), rows, n_bins)
-        x = jnp.fft.ifft(x, axis=-2)
-        x = jnp.where(jnp.broadcast_to(is_real, x.shape), x.real.astype(x.dtype), x)
-        return jnp.fft.irfft(x, columns, axis=-1).astype(np.float32)
+        return inverse_real(x.astype(_complex(wide)), lengths).astype(np.float32)
 
     return _derived_in_float32(op.context, irfft2d)
 
@@ -116,7 +104,7 @@ def _why_not_spectrogram(op: Op[AudioSpectrogramOptions]) -> str | None:
         return f"{x.name!r} has rank {len(x.shape)}, not 2"
     if window < 2 or stride < 1:
         return f"windows of {window} samples every {stride} are too short"
-    return why_not_dtype(x, np.float32) or why_not_result(op.outputs[0], np.float32)
+    return None
 
 
 def _lower_spectrogram(op: Op[AudioSpectrogramOptions]) -> Function:
@@ -141,14 +129,6 @@ def _why_not_mfcc(op: Op[MfccOptions]) -> str | None:
     x, rate = op.inputs[:2]
     if len(x.shape) != 3:
         return f"{x.name!r} has rank {len(x.shape)}, not 3"
-    reason = first_reason(
-        why_not_dtype(x, np.float32),
-        why_not_dtype(rate, np.int32),
-        why_not_const(rate),
-        why_not_result(op.outputs[0], np.float32),
-    )
-    if reason:
-        return reason
     if len(integers(rate)) != 1 or integers(rate)[0] < 1:
         return f"the sample rate {rate.name!r} is not one positive number"
     low, high = op.options.lower_frequency_limit, op.options.upper_frequency_limit
@@ -207,11 +187,30 @@ def _lower_mfcc(op: Op[MfccOptions]) -> Function:
     return _derived_in_float32(op.context, mfcc)
 
 
-RFFT2D = OpRule("RFFT2D", NoOptions, 1, _why_not_rfft2d, _lower_rfft2d, arity=2)
-IRFFT2D = OpRule("IRFFT2D", CustomOptions, 1, _why_not_irfft2d, _lower_irfft2d, arity=2)
-AUDIO_SPECTROGRAM = OpRule(
-    "AudioSpectrogram", AudioSpectrogramOptions, 1, _why_not_spectrogram, _lower_spectrogram
+_COMPLEX64 = Input(dtypes(np.complex64))
+RULES = table(
+    typed_rule(
+        "AudioSpectrogram",
+        AudioSpectrogramOptions,
+        [FLOAT32],
+        _lower_spectrogram,
+        _why_not_spectrogram,
+    ),
+    typed_rule(
+        "IRFFT2D",
+        CustomOptions,
+        [_COMPLEX64, CONSTANTS32],
+        _lower_irfft2d,
+        _why_not_transform,
+        results=[np.float32],
+    ),
+    typed_rule("Mfcc", MfccOptions, [FLOAT32, CONSTANTS32], _lower_mfcc, _why_not_mfcc),
+    typed_rule(
+        "RFFT2D",
+        NoOptions,
+        [FLOAT32, CONSTANTS32],
+        _lower_rfft2d,
+        _why_not_transform,
+        results=[np.complex64],
+    ),
 )
-MFCC = OpRule("Mfcc", MfccOptions, 1, _why_not_mfcc, _lower_mfcc, arity=2)
-
-RULES = table(RFFT2D, IRFFT2D, AUDIO_SPECTROGRAM, MFCC)

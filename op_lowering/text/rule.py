@@ -1,12 +1,11 @@
 """Text: SKIP_GRAM, ParseExample, ParseExampleV2. XLA has no strings."""
 
-from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.rule import host_only, table
-from jaxdelegate.op_lowering.text.options import SkipGramOptions
+from jaxdelegate.op_lowering.text import options
 
-_REASON = "XLA does not support strings"
-SKIP_GRAM = host_only("SKIP_GRAM", SkipGramOptions, 1, _REASON)
-PARSE_EXAMPLE = host_only("ParseExample", CustomOptions, 1, _REASON)
-PARSE_EXAMPLE_V2 = host_only("ParseExampleV2", CustomOptions, 1, _REASON)
-
-RULES = table(SKIP_GRAM, PARSE_EXAMPLE, PARSE_EXAMPLE_V2)
+RULES = table(
+    *(
+        host_only(name, record.options, 1, "XLA does not support strings")
+        for name, record in options.RECORDS.items()
+    )
+)

@@ -15,7 +15,7 @@ import jaxdelegate as jd
 from jaxdelegate.errors import InterpreterError
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.op_lowering.flex import reference_tables
-from jaxdelegate.op_lowering.options import EnsureShapeOptions, FlexOptions, VarHandleOptions
+from jaxdelegate.op_lowering.options import FlexOptions, VarHandleOptions, custom_options
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.runtime.subgraph import ModelStore
@@ -241,7 +241,7 @@ def training() -> bytes:
             read, shaped = graph.tensor((), np.float32), graph.tensor((2,), np.float32)
             options = FlexOptions(flex_options("Restore"))
             graph.operator("FlexRestore", [inputs["path"], name], [read], options)
-            ensured = EnsureShapeOptions.from_bytes(flex_options("EnsureShape", shape=sizes(2)))
+            ensured = custom_options("FlexEnsureShape", flex_options("EnsureShape", shape=sizes(2)))
             graph.operator("FlexEnsureShape", [read], [shaped], ensured)
             graph.operator("ASSIGN_VARIABLE", [variable, shaped], [])
         graph.outputs(*outputs.values())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.op_lowering.flex.options import FlexTableOptions
-from jaxdelegate.op_lowering.options import CustomOptions
+from jaxdelegate.op_lowering.options import CustomOptions, custom_options
+from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference import KERNELS
 from jaxdelegate.testing import Arg, Case, ModelBuilder, const, f32, value
 from tests.op_lowering.flex.test_math import case
@@ -125,8 +125,9 @@ def test_tables(filling: str) -> None:
 def test_tables_without_a_shared_name_are_apart() -> None:
     name = "FlexHashTableV2"
     first, second = (
-        FlexTableOptions.from_bytes(flex_options("HashTableV2", key_dtype=np.dtype(dtype)))
+        custom_options(name, flex_options("HashTableV2", key_dtype=np.dtype(dtype)))
         for dtype in (np.int64, object)
     )
     run = KERNELS[name].run
-    assert run(first, (), ()) == run(first, (), ()) != run(second, (), ())
+    outputs = (TensorSpec("table", (), np.dtype("V4")),)
+    assert run(first, (), outputs) == run(first, (), outputs) != run(second, (), outputs)

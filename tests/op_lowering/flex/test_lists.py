@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.options import TensorListOptions
+from jaxdelegate.op_lowering.options import custom_options
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.support.dtypes import BF16
 from tests.support.node_defs import flex_options
@@ -23,7 +23,7 @@ def case(
 ) -> Case:
     """An operator of lists of `dtype`."""
     data = flex_options(f"TensorList{name}", element_dtype=np.dtype(dtype), **attributes)
-    options = TensorListOptions.from_bytes(data)
+    options = custom_options(f"FlexTensorList{name}", data)
     outputs = [dtype if result is None else result]
     return Case(f"FlexTensorList{name}", label, inputs, options, outputs, litert=NO_FLEX)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.op_lowering.options import OPERATORS, FlexOptions
+from jaxdelegate.op_lowering.options import custom_options
 from jaxdelegate.testing import Arg, Case, Tolerance, assert_close, const, f32, of, value
 from tests.support.dtypes import BF16
 from tests.support.node_defs import flex_options
@@ -27,10 +27,8 @@ def case(
 ) -> Case:
     """An operator whose attribute T is the first input's dtype."""
     given = {"T": inputs[0].value.dtype, **(attributes or {})}
-    options = OPERATORS[f"Flex{name}"].options
-    assert issubclass(options, FlexOptions)
-    data = options.from_bytes(flex_options(name, **given))
-    return Case(f"Flex{name}", label, inputs, data, outputs, litert=NO_FLEX, **details)
+    options = custom_options(f"Flex{name}", flex_options(name, **given))
+    return Case(f"Flex{name}", label, inputs, options, outputs, litert=NO_FLEX, **details)
 
 
 def numbers(*values: int) -> Arg:

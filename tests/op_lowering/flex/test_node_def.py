@@ -1,7 +1,6 @@
 """The custom options of TensorFlow's operators."""
 
 import contextlib
-import dataclasses
 import random
 
 import numpy as np
@@ -14,16 +13,16 @@ from jaxdelegate.op_lowering.options import CustomOptions, FlexOptions, custom_o
 from jaxdelegate.testing import ModelBuilder
 from tests.support.node_defs import flex_options, message, node_def, packed, varint
 
-
-@dataclasses.dataclass(frozen=True)
-class EveryKind(FlexOptions):
-    count: int = 7
-    rate: float = 1.0
-    flag: bool = False
-    padding: str = "VALID"
-    ksize: tuple[int, ...] = (1,)
-    kinds: tuple[str, ...] = ()
-    dtype: np.dtype = np.dtype(np.float32)  # noqa: RUF009 (a value)
+EveryKind = FlexOptions.attributes(
+    "EveryKind",
+    count=7,
+    rate=1.0,
+    flag=False,
+    padding="VALID",
+    ksize=(1,),
+    kinds=(),
+    dtype=np.dtype(np.float32),
+)
 
 
 VALUES = {
