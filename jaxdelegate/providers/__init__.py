@@ -44,7 +44,6 @@ _PROVIDERS: list[DelegateProvider] = [*BUILTIN]
 class ProvidedDelegate:
     provider: DelegateProvider
     delegate: Any
-    rank: int = 0  # position of the flag that requested the delegate; 0: a default
 
 
 def register_delegate_provider(provider: DelegateProvider) -> None:
@@ -118,11 +117,8 @@ def _record(provider: str, flag: Any) -> Any:
     try:
         if isinstance(flag, Mapping):
             return Flag(**flag)
-        if isinstance(flag, tuple) and len(flag) > 1 and not isinstance(flag[1], type):
-            name, default, *rest = flag  # as absl's DEFINE_* take them
-            return Flag(name, str if default is None else type(default), default, *rest)
         if isinstance(flag, tuple):
-            return Flag(*flag)
+            return Flag(*_with_type(*flag))
     except TypeError as error:
         raise OptionError(f"delegate provider {provider!r}: flag {flag!r}: {error}") from error
     if isinstance(flag, Flag) or hasattr(flag, "parser"):
@@ -130,14 +126,18 @@ def _record(provider: str, flag: Any) -> Any:
     raise OptionError(f"delegate provider {provider!r}: expected Flag records, got {flag!r}")
 
 
+def _with_type(name: str, *rest: Any) -> tuple[Any, ...]:
+    if not rest or isinstance(rest[0], type):
+        return name, *rest
+    return name, str if rest[0] is None else type(rest[0]), *rest  # as absl's DEFINE_* take them
+
+
 def as_flag(flag: Any) -> Flag:
     """A declared flag as a Flag; the parser of an absl.flags.Flag says its type and choices."""
     if isinstance(flag, Flag):
         return flag
-    parser = flag.parser
-    types = {"bool": bool, "int": int, "float": float}
-    kind = types.get(parser.flag_type(), str)
-    choices = tuple(getattr(parser, "enum_values", ()))
+    kind = {"bool": bool, "int": int, "float": float}.get(flag.parser.flag_type(), str)
+    choices = tuple(getattr(flag.parser, "enum_values", ()))
     return Flag(flag.name, kind, flag.default, flag.help or "", choices)
 
 
@@ -147,15 +147,11 @@ def create_delegates(values: FlagValues) -> list[ProvidedDelegate]:
     JaxDelegate if they request none, unless they request XNNPACK or no delegate (`use_jax=False`).
     """
     use_threads(values.num_threads)
-    created = [(provider, _create(provider, values)) for provider in registered()]
-    requested = [
-        ProvidedDelegate(provider, delegate, _rank(provider, values))
-        for provider, delegate in created
-        if delegate is not None
-    ]
+    created = [ProvidedDelegate(p, _create(p, values)) for p in registered()]
+    requested = [row for row in created if row.delegate is not None]
     if not requested and values.use_jax is None and not values.is_set("use_xnnpack"):
         return [ProvidedDelegate(JAX, jax_delegate(values))]
-    return sorted(requested, key=lambda row: row.rank)
+    return sorted(requested, key=lambda row: _position(row.provider, values))
 
 
 def _create(provider: DelegateProvider, values: FlagValues) -> Any | None:
@@ -167,7 +163,7 @@ def _create(provider: DelegateProvider, values: FlagValues) -> Any | None:
         raise OptionError(f"{provider.name} delegate: {error}") from error
 
 
-def _rank(provider: DelegateProvider, values: FlagValues) -> int:
+def _position(provider: DelegateProvider, values: FlagValues) -> int:
     """The position of the provider's first flag; if it is absent, of its first flag there."""
     positions = [values.position(flag.name) for flag in declared(provider)] or [0]
     return positions[0] or min(filter(None, positions), default=0)
@@ -225,19 +221,14 @@ def open_interpreter(
         from jaxdelegate.interpreter import Interpreter  # noqa: PLC0415
 
         return Interpreter(**arguments, **interpreter_arguments(model))
-    return _stock_interpreter(values, arguments | interpreter_arguments(model, stock=True))
-
-
-def _stock_interpreter(values: FlagValues, arguments: Mapping[str, Any]) -> Any:
     stock = importlib.import_module("ai_edge_litert.interpreter")
-    more: dict[str, Any] = {}
     if values.use_xnnpack is False:
         resolver = stock.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        more["experimental_op_resolver_type"] = resolver
+        arguments["experimental_op_resolver_type"] = resolver
     if values.disable_delegate_clustering:
-        more["experimental_disable_delegate_clustering"] = True
+        arguments["experimental_disable_delegate_clustering"] = True
     try:
-        return stock.Interpreter(**arguments, **more)
+        return stock.Interpreter(**arguments, **interpreter_arguments(model, stock=True))
     except ValueError as error:
         raise ModelError(str(error)) from error
     except RuntimeError as error:  # a delegate refuses the graph

@@ -5,8 +5,8 @@ keep their names and defaults; one table says which of them are aliases of an op
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, get_type_hints, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.options import DelegateOptions
@@ -50,6 +50,26 @@ class BuiltinProvider:
         return self.declared
 
 
+class _Alias(NamedTuple):
+    """A flag of TFLite's that is another name of an option of JaxDelegate."""
+
+    name: str
+    default: Any
+    option: str
+    label: str
+    note: str = ""
+    convert: Callable[[Any], Any] = lambda value: value  # None leaves the option unset
+
+    @property
+    def is_for_gpu(self) -> bool:
+        return self.name.startswith("gpu_")
+
+    @property
+    def flag(self) -> Flag:
+        text = f"TFLite's name of --{_PREFIX}{self.option}. {self.note}".strip()
+        return Flag(self.name, type(self.default), self.default, text, label=self.label)
+
+
 def _count(value: int) -> int:
     return max(0, value)  # TFLite: negative numbers too mean no limit
 
@@ -58,105 +78,83 @@ def _if_any(value: str) -> str | None:
     return value or None
 
 
-def _sustained(value: bool) -> str:
-    return "sustained_speed" if value else "fast_single_answer"
+def _preference(sustained: bool) -> str:
+    return "sustained_speed" if sustained else "fast_single_answer"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Alias:
-    """A flag of TFLite's that is another name of an option of JaxDelegate."""
-
-    flag: Flag
-    option: str = ""  # empty: the flag is accepted without effect
-    convert: Callable[[Any], Any] = lambda value: value  # None leaves the option unset
-
-
-def _alias(name: str, default: Any, option: str, note: str = "", **convert: Any) -> _Alias:
-    text = f"TFLite's name of --{_PREFIX}{option}. {note}".strip()
-    return _Alias(Flag(name, type(default), default, text), option, **convert)
-
-
-_FOR_ALL = (
-    _alias("max_delegated_partitions", 0, "max_delegated_partitions", convert=_count),
-    _alias("min_nodes_per_partition", 0, "min_nodes_per_partition", convert=_count),
-    _alias("first_delegate_node_index", 0, "first_delegate_node_index"),
-    _alias("last_delegate_node_index", 2**31 - 1, "last_delegate_node_index"),
-    _alias("require_full_delegation", False, "require_full_delegation"),
-    _alias(
-        "delegate_serialize_dir", "", "serialization_dir", "The token is optional.",
-        convert=_if_any,
-    ),
-    _alias("delegate_serialize_token", "", "model_token", convert=_if_any),
+_ALIASES = (
     _Alias(
-        Flag(
-            "gpu_invoke_loop_times", int, -1,
-            "Accepted, without effect: TFLite compiles it in only on request.",
-        )
+        "max_delegated_partitions", 0, "max_delegated_partitions",
+        "Max number of delegated partitions", convert=_count,
     ),
-)  # fmt: skip
-_FOR_GPU = (
-    _alias(
+    _Alias(
+        "min_nodes_per_partition", 0, "min_nodes_per_partition", "Min nodes per partition",
+        convert=_count,
+    ),
+    _Alias(
+        "first_delegate_node_index", 0, "first_delegate_node_index",
+        "Index of the first node that could be delegated",
+    ),
+    _Alias(
+        "last_delegate_node_index", 2**31 - 1, "last_delegate_node_index",
+        "Index of the last node that could be delegated",
+    ),
+    _Alias("require_full_delegation", False, "require_full_delegation", "Require full delegation"),
+    _Alias(
+        "delegate_serialize_dir", "", "serialization_dir",
+        "Directory for delegate serialization", "The token is optional.", _if_any,
+    ),
+    _Alias(
+        "delegate_serialize_token", "", "model_token",
+        "Model-specific token/key for delegate serialization.", convert=_if_any,
+    ),
+    _Alias(
         "gpu_precision_loss_allowed", True, "is_precision_loss_allowed",
-        "As in TFLite, true with --use_gpu.",
+        "Allow lower precision in gpu", "As in TFLite, true with --use_gpu.",
     ),
-    _alias(
+    _Alias(
         "gpu_experimental_enable_quant", True, "enable_quant",
-        "Unlike in TFLite, false switches it off.",
+        "Enable running quant models in gpu", "Unlike in TFLite, false switches it off.",
     ),
-    _alias(
+    _Alias(
         "gpu_inference_for_sustained_speed", False, "inference_preference",
-        "True: sustained_speed.", convert=_sustained,
-    ),
-    _Alias(
-        Flag(
-            "gpu_backend", str, "",
-            "cl or gl in TFLite. Accepted, without effect: XLA is the only backend.",
-            ("", "cl", "gl"),
-        )
-    ),
-    _Alias(
-        Flag(
-            "gpu_wait_type", str, "",
-            "Accepted, without effect: invoke always waits for the results.",
-            ("", "passive", "active", "do_not_wait", "aggressive"),
-        )
+        "Prefer maximizing the throughput in gpu", "True: sustained_speed.", _preference,
     ),
 )  # fmt: skip
 
 
 def aliases(option: str) -> tuple[str, ...]:
     """TFLite's flags that are other names of the option."""
-    return tuple(row.flag.name for row in (*_FOR_ALL, *_FOR_GPU) if row.option == option)
+    return tuple(row.name for row in _ALIASES if row.option == option)
 
 
 def jax_options(values: Any) -> DelegateOptions:
     """JaxDelegate's options from the flags.
 
-    An option has its own flag, `--jax_<option>`, and may have a name of TFLite's. `--gpu_...` flags
-    count with `--use_gpu`, or if they were given.
+    An option has the flag `--jax_<option>`, and may have a name of TFLite's. Names that begin with
+    `gpu_` count with `--use_gpu`, or if they were given.
     """
     options: dict[str, Any] = {}
-    for row in (*_FOR_ALL, *_FOR_GPU):
-        if row in _FOR_ALL or values.use_gpu or values.is_set(row.flag.name):
-            options.update(_from_alias(row, values))
+    for row in _ALIASES:
+        value = row.convert(getattr(values, row.name))
+        counts = values.use_gpu or not row.is_for_gpu or values.is_set(row.name)
+        if counts and value is not None:
+            _check_both_names(row, value, values)
+            options[row.option] = value
     for field in dataclasses.fields(DelegateOptions):
         if values.is_set(_PREFIX + field.name):
             options[field.name] = getattr(values, _PREFIX + field.name)
     return DelegateOptions.of(options)
 
 
-def _from_alias(row: _Alias, values: Any) -> Mapping[str, Any]:
-    tflite = getattr(values, row.flag.name)
-    value = row.convert(tflite) if row.option else None
-    if value is None:
-        return {}
+def _check_both_names(row: _Alias, value: Any, values: Any) -> None:
     ours = _PREFIX + row.option
-    if values.is_set(row.flag.name) and values.is_set(ours) and getattr(values, ours) != value:
+    both = values.is_set(row.name) and values.is_set(ours)
+    if both and getattr(values, ours) != value:
         raise OptionError(
-            f"--{row.flag.name}={tflite} and --{ours}={getattr(values, ours)} are two names of one "
-            "option with different values; give one"
+            f"--{row.name}={getattr(values, row.name)} and --{ours}={getattr(values, ours)} are "
+            "two names of one option with different values; give one"
         )
-    return {row.option: value}
 
 
 def _jax_flag(field: dataclasses.Field) -> Flag:
@@ -225,16 +223,18 @@ _XNNPACK_FLAGS = (
         "use_xnnpack", bool, None,
         "Run in the stock interpreter with XNNPACK, applied after all other delegates; "
         "false: in the stock interpreter without XNNPACK.",
+        label="Use xnnpack",
     ),
     *(
         Flag(
             name, type(default), default,
             f"Refused if {when}: the stock interpreter's Python API cannot set it.",
+            label=label,
         )
-        for name, default, when in (
-            ("xnnpack_force_fp16", False, "true"),
-            ("xnnpack_weight_cache_file_path", "", "set"),
-            ("xnnpack_runtime_flags", 0, "set"),
+        for name, default, when, label in (
+            ("xnnpack_force_fp16", False, "true", ""),
+            ("xnnpack_weight_cache_file_path", "", "set", ""),
+            ("xnnpack_runtime_flags", 0, "set", "Extra flags for XNNPACK runtime"),
         )
     ),
 )  # fmt: skip
@@ -246,6 +246,7 @@ COMMON = BuiltinProvider(  # creates no delegate
             "num_threads", int, -1,
             "CPU threads: of the stock interpreter, and of XLA on the CPU (per process; only "
             "before jax is loaded). -1: the library's choice.",
+            label="Num threads",
         ),
         Flag(
             "interpreter", str, None,
@@ -258,8 +259,14 @@ COMMON = BuiltinProvider(  # creates no delegate
             "disable_delegate_clustering", bool, False,
             "Form partitions in execution order only. For --interpreter=litert; "
             "jaxdelegate's interpreter always clusters.",
+            label="Disable delegate clustering",
         ),
-        *(row.flag for row in _FOR_ALL),
+        *(row.flag for row in _ALIASES if not row.is_for_gpu),
+        Flag(
+            "gpu_invoke_loop_times", int, -1,
+            "Accepted, without effect: TFLite compiles it in only on request.",
+            label="Number of GPU delegate invoke loop iterations",
+        ),
     ),
     lambda _values: None,
 )  # fmt: skip
@@ -271,8 +278,19 @@ GPU = BuiltinProvider(
             "Apply JaxDelegate on the GPU, with the defaults of TFLite's GPU delegate tools "
             "(precision loss allowed). Without a GPU: an error; --jax_platform=cpu runs the same "
             "options on the CPU.",
+            label="Use gpu",
         ),
-        *(row.flag for row in _FOR_GPU),
+        *(row.flag for row in _ALIASES if row.is_for_gpu),
+        Flag(
+            "gpu_backend", str, "",
+            "cl or gl in TFLite. Accepted, without effect: XLA is the only backend.",
+            ("", "cl", "gl"), label="GPU backend",
+        ),
+        Flag(
+            "gpu_wait_type", str, "",
+            "Accepted, without effect: invoke always waits for the results.",
+            ("", "passive", "active", "do_not_wait", "aggressive"), label="GPU delegate wait type",
+        ),
     ),
     _gpu_delegate,
 )  # fmt: skip
@@ -296,10 +314,12 @@ EXTERNAL = BuiltinProvider(
             "external_delegate_path", str, "",
             "A shared library with TFLite's external delegate interface (for "
             "--interpreter=litert), or package.module:Class, a SimpleDelegate.",
+            label="External delegate path",
         ),
         Flag(
             "external_delegate_options", str, "",
             "Its options: key:value;key:value. What follows the first colon is the value.",
+            label="External delegate options",
         ),
     ),
     _external_delegate,

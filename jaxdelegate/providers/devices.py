@@ -30,7 +30,9 @@ def open_on_devices(
             "num_devices is for JaxDelegate, which the flags do not request: omit it, or use "
             "--use_jax"
         )
-    available = _devices_like(jax_delegates[0].device)
+    import jax  # noqa: PLC0415 (tools that find their program on disk do not need it)
+
+    available = jax.local_devices(backend=jax_delegates[0].device.platform)
     if count > len(available):
         raise OptionError(_too_many(count, available))
     return [_open_on(values, model, index) for index in range(count or len(available))]
@@ -39,12 +41,6 @@ def open_on_devices(
 def _open_on(values: FlagValues, model: Any, index: int) -> Any:
     chosen = values.replaced(jax_device_index=index)
     return open_interpreter(chosen, model, [row.delegate for row in create_delegates(chosen)])
-
-
-def _devices_like(device: Any) -> list[Any]:
-    import jax  # noqa: PLC0415 (tools that find their program on disk do not need it)
-
-    return list(jax.local_devices(backend=device.platform))
 
 
 def _too_many(count: int, available: list[Any]) -> str:

@@ -123,6 +123,3 @@ class FlagValues:
     def given(self) -> dict[str, Any]:
         """The flags that were given, in their order."""
         return {name: self._values[name] for name in sorted(self._positions, key=self.position)}
-
-    def as_dict(self) -> dict[str, Any]:
-        return dict(self._values)

@@ -5,6 +5,7 @@ from typing import Any
 
 from absl import flags
 
+from jaxdelegate import providers
 from jaxdelegate.benchmark import results, state, tables
 from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, parse_counts
 from jaxdelegate.benchmark.results import BenchmarkReport
@@ -128,29 +129,6 @@ _OWN_FLAGS = (
 )  # fmt: skip
 DELEGATES = True
 FLAGS = (*_OWN_FLAGS, *benchmark_flags())
-# TFLite's labels of the delegates' flags; those without one are logged by their names.
-_DELEGATE_LABELS = {
-    "num_threads": "Num threads",
-    "max_delegated_partitions": "Max number of delegated partitions",
-    "min_nodes_per_partition": "Min nodes per partition",
-    "first_delegate_node_index": "Index of the first node that could be delegated",
-    "last_delegate_node_index": "Index of the last node that could be delegated",
-    "gpu_invoke_loop_times": "Number of GPU delegate invoke loop iterations",
-    "delegate_serialize_dir": "Directory for delegate serialization",
-    "delegate_serialize_token": "Model-specific token/key for delegate serialization.",
-    "require_full_delegation": "Require full delegation",
-    "disable_delegate_clustering": "Disable delegate clustering",
-    "use_gpu": "Use gpu",
-    "gpu_precision_loss_allowed": "Allow lower precision in gpu",
-    "gpu_experimental_enable_quant": "Enable running quant models in gpu",
-    "gpu_inference_for_sustained_speed": "Prefer maximizing the throughput in gpu",
-    "gpu_backend": "GPU backend",
-    "gpu_wait_type": "GPU delegate wait type",
-    "use_xnnpack": "Use xnnpack",
-    "xnnpack_runtime_flags": "Extra flags for XNNPACK runtime",
-    "external_delegate_path": "External delegate path",
-    "external_delegate_options": "External delegate options",
-}
 
 
 def run(values: flags.FlagValues) -> int:
@@ -226,9 +204,7 @@ def _log_flags(values: flags.FlagValues) -> None:
     """Log flags and their values as TFLite does: those that were given, with --verbose all."""
     _log(f"Log parameter values verbosely: [{int(values.verbose)}]")
     labels = {flag.name: flag.label for flag in (*benchmark_flags(), *_OWN_FLAGS)}
-    labels |= {
-        name: _DELEGATE_LABELS.get(name, name) for name in delegate_flags.read(values).as_dict()
-    }
+    labels |= {flag.name: getattr(flag, "label", "") or flag.name for flag in providers.all_flags()}
     for name, label in labels.items():
         always = name in ("graph", "signature_to_run_for")
         if label and (always or values.verbose or values[name].present):
