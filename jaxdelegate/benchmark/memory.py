@@ -97,6 +97,13 @@ class DeviceMemory:
             stats.get("bytes_limit"),
         )
 
+    def __str__(self) -> str:
+        text = f"programs={self.programs_bytes / 2**20:g}"
+        if self.peak_bytes is None:
+            return text
+        in_use, peak = (self.in_use_bytes or 0) / 2**20, self.peak_bytes / 2**20
+        return f"{text} in_use={in_use:g} peak={peak:g}"
+
 
 def _planned_bytes(executable: Any) -> int:
     analysis = executable.memory_analysis()

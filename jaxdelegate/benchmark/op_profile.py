@@ -53,17 +53,16 @@ def totals(rows: Iterable[OpTime]) -> Stat:
 def collect(
     session: Session,
     arrays: Sequence[np.ndarray],
-    delegates: Sequence[Any],
+    partitions: Sequence[Any],
     *,
     runs: int,
     init: Sequence[OpTime] = (),
     perfetto_trace: str = "",
 ) -> Profile:
-    """Profile runs, inside those delegates that have `partitions()`.
+    """Profile runs, and the operators inside the delegates' partitions.
 
     `perfetto_trace` names a file for a trace for ui.perfetto.dev; empty: none.
     """
-    partitions = [p for d in delegates if hasattr(d, "partitions") for p in d.partitions()]
     invokes: list[float] = []
     with tempfile.TemporaryDirectory() as folder, _watched(session) as steps:
         traced = _tracing(folder, perfetto=bool(perfetto_trace), inside=bool(partitions))

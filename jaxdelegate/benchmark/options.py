@@ -9,27 +9,20 @@ from jaxdelegate.measuring.inputs import InputLayer, parse_input_layers
 from jaxdelegate.providers.parsing import Flag, type_and_choices
 
 
-def _option(default: Any, label: str, text: str) -> Any:
-    """A field with TFLite's label for it in the log, and the flag's help."""
-    return dataclasses.field(default=default, metadata={"label": label, "help": text})
-
-
-_LEAST = {
-    ("num_runs", "warmup_runs", "batch_size", "inflight"): 0,
-    ("profile_runs", "memory_footprint_check_interval_ms"): 1,
-    ("seed",): -1,
-}
+def _option(default: Any, label: str, text: str, least: int | None = None) -> Any:
+    """A field with TFLite's label for it in the log, the flag's help, and the least value."""
+    return dataclasses.field(
+        default=default, metadata={"label": label, "help": text, "least": least}
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions:
-    """Options of one benchmark; names, defaults and meaning are those of TFLite's benchmark_model.
+class RunOptions:
+    """How often and when the model runs."""
 
-    TFLite has no `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
-    `perfetto_trace`, `energy`, `check_precision` and `measure_peaks`.
-    """
-
-    num_runs: int = _option(50, "Min num runs", "Minimum of timed runs; see min_secs and max_secs.")
+    num_runs: int = _option(
+        50, "Min num runs", "Minimum of timed runs; see min_secs and max_secs.", least=0
+    )
     min_secs: float = _option(
         1.0,
         "Min runs duration (seconds)",
@@ -46,23 +39,29 @@ class BenchmarkOptions:
         "Number of prorated runs per second",
         "Start this many runs per second, instead of a fixed delay; late runs start at once.",
     )
-    benchmark_name: str = _option("", "Benchmark name", "A name for the result.")
-    output_prefix: str = _option("", "Output prefix", "Accepted, without effect, as in TFLite.")
-    warmup_runs: int = _option(1, "Min warmup runs", "Minimum of untimed runs before them.")
+    warmup_runs: int = _option(
+        1, "Min warmup runs", "Minimum of untimed runs before them.", least=0
+    )
     warmup_min_secs: float = _option(
         0.5, "Min warmup runs duration (seconds)", "Warm up for at least this many seconds."
     )
     dry_run: bool = _option(
         False, "Run w/o invoking kernels", "Load, delegate, compile and allocate, but run nothing."
     )
-    report_peak_memory_footprint: bool = _option(
-        False,
-        "Report the peak memory footprint",
-        "Sample the memory of the process in a thread; may affect the timing.",
+    inflight: int = _option(
+        0,
+        "Runs in flight",
+        "After the timed runs, also measure throughput from host arrays to host arrays with this "
+        "many runs in flight: with 2 the next input is copied while the device computes; 0: do "
+        "not. For JaxDelegate in jaxdelegate's interpreter.",
+        least=0,
     )
-    memory_footprint_check_interval_ms: int = _option(
-        50, "Memory footprint check interval (ms)", "How often to sample it."
-    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """What the model runs on."""
+
     signature_to_run_for: str = _option(
         "", "Signature to run", "The signature to run; needed if the model has several."
     )
@@ -81,18 +80,8 @@ class BenchmarkOptions:
         "Files with the inputs' raw bytes, or null-separated strings: a:path,b:path; '::' is a "
         "colon in a name or path.",
     )
-    enable_op_profiling: bool = _option(
-        False, "Enable op profiling", "Report the time of every operator, in extra runs at the end."
-    )
-    profile_runs: int = _option(10, "Profiled runs", "The number of runs in the operator profile.")
-    perfetto_trace: str = _option(
-        "",
-        "Perfetto trace file",
-        "Write the profiled runs as a trace for ui.perfetto.dev (.json.gz); implies "
-        "enable_op_profiling.",
-    )
     batch_size: int = _option(
-        0, "Batch size", "Resize the first dimension of every input to this; 0: unchanged."
+        0, "Batch size", "Resize the first dimension of every input to this; 0: unchanged.", least=0
     )
     device_inputs: bool = _option(
         False,
@@ -100,14 +89,45 @@ class BenchmarkOptions:
         "Copy the inputs to the delegate's device once, before the runs, so that no copy to it is "
         "timed. For JaxDelegate in jaxdelegate's interpreter.",
     )
-    inflight: int = _option(
-        0,
-        "Runs in flight",
-        "After the timed runs, also measure throughput from host arrays to host arrays with this "
-        "many runs in flight: with 2 the next input is copied while the device computes; 0: do "
-        "not. For JaxDelegate in jaxdelegate's interpreter.",
+    seed: int = _option(
+        -1, "Seed", "Seed of the random inputs; -1: a random one (reported).", least=-1
     )
-    seed: int = _option(-1, "Seed", "Seed of the random inputs; -1: a random one (reported).")
+
+    def layers(self) -> tuple[InputLayer, ...]:
+        return parse_input_layers(
+            self.input_layer,
+            self.input_layer_shape,
+            self.input_layer_value_range,
+            self.input_layer_value_files,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasuringOptions:
+    """What is measured besides the time of runs, and what the result is called."""
+
+    benchmark_name: str = _option("", "Benchmark name", "A name for the result.")
+    output_prefix: str = _option("", "Output prefix", "Accepted, without effect, as in TFLite.")
+    report_peak_memory_footprint: bool = _option(
+        False,
+        "Report the peak memory footprint",
+        "Sample the memory of the process in a thread; may affect the timing.",
+    )
+    memory_footprint_check_interval_ms: int = _option(
+        50, "Memory footprint check interval (ms)", "How often to sample it.", least=1
+    )
+    enable_op_profiling: bool = _option(
+        False, "Enable op profiling", "Report the time of every operator, in extra runs at the end."
+    )
+    profile_runs: int = _option(
+        10, "Profiled runs", "The number of runs in the operator profile.", least=1
+    )
+    perfetto_trace: str = _option(
+        "",
+        "Perfetto trace file",
+        "Write the profiled runs as a trace for ui.perfetto.dev (.json.gz); implies "
+        "enable_op_profiling.",
+    )
     energy: bool | None = _option(
         None,
         "Measure energy",
@@ -126,26 +146,25 @@ class BenchmarkOptions:
         "Takes some seconds.",
     )
 
-    def __post_init__(self) -> None:
-        for names, least in _LEAST.items():
-            for name in names:
-                if getattr(self, name) < least:
-                    raise OptionError(
-                        f"{name}: must be at least {least}, got {getattr(self, name)}"
-                    )
-        self.layers()
-
-    def layers(self) -> tuple[InputLayer, ...]:
-        return parse_input_layers(
-            self.input_layer,
-            self.input_layer_shape,
-            self.input_layer_value_range,
-            self.input_layer_value_files,
-        )
-
     @property
     def is_profiled(self) -> bool:
         return self.enable_op_profiling or bool(self.perfetto_trace)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkOptions(MeasuringOptions, InputOptions, RunOptions):
+    """Options of one benchmark; names, defaults and meaning are those of TFLite's benchmark_model.
+
+    TFLite has no `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
+    `perfetto_trace`, `energy`, `check_precision` and `measure_peaks`.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            least, value = field.metadata["least"], getattr(self, field.name)
+            if least is not None and value < least:
+                raise OptionError(f"{field.name}: must be at least {least}, got {value}")
+        self.layers()
 
 
 def benchmark_flags() -> tuple[Flag, ...]:

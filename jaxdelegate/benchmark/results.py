@@ -8,12 +8,15 @@ from typing import Any
 
 from jaxdelegate import protos
 from jaxdelegate.benchmark.applied import AppliedDelegate
-from jaxdelegate.benchmark.memory import DeviceMemory, Footprint
+from jaxdelegate.benchmark.memory import DeviceMemory, Footprint, HostMemory
 from jaxdelegate.benchmark.op_profile import Profile
 from jaxdelegate.benchmark.peaks import DevicePeaks
 from jaxdelegate.benchmark.throughput import Throughput
+from jaxdelegate.benchmark.timing import Throughput
+from jaxdelegate.measuring import protos
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.report.json_records import plain
+from jaxdelegate.text import WIDTH, wrapped
 
 _MS = 1000.0  # microseconds
 
@@ -143,6 +146,51 @@ class BenchmarkReport:
 
     def row(self) -> dict[str, Any]:
         return row_of(self.as_dict())
+
+
+def result_lines(report: BenchmarkReport) -> list[str]:
+    """The lines that TFLite's tool logs after the runs, and ours."""
+    footprint = report.footprint
+    return [
+        f"Inference timings in us: Init: {report.init_us}, "
+        f"First inference: {report.warmup.first}, Warmup (avg): {report.warmup.avg:g}, "
+        f"Inference (avg): {report.inference.avg:g}",
+        "Note: as the benchmark tool itself affects memory footprint, the following is only "
+        "APPROXIMATE to the actual memory footprint of the model at runtime. Take the "
+        "information at your discretion.",
+        "Memory footprint delta from the start of the tool (MB): "
+        f"init={footprint.init_kb / 1024:g} overall={footprint.overall_kb / 1024:g}",
+        *([] if footprint.peak_mb is None else _peak_lines(footprint.peak_mb)),
+        *(wrapped(line, WIDTH - len("INFO: ")) for line in _our_lines(report)),
+    ]
+
+
+def _peak_lines(peak_mb: float) -> list[str]:
+    memory = HostMemory.now()
+    return [
+        f"Overall peak memory footprint (MB) via periodic monitoring: {peak_mb:g}",
+        "Memory status at the end of execution:",
+        f"- VmRSS              : {memory.resident // 1024} MB",
+        f"+ RssAnnon           : {(memory.resident - memory.shared) // 1024} MB",
+        f"+ RssFile + RssShmem : {memory.shared // 1024} MB",
+    ]
+
+
+def _our_lines(report: BenchmarkReport) -> list[str]:
+    lines = [
+        f"Throughput: {report.inferences_per_second:g} inferences/s "
+        f"({report.megabytes_per_second:g} MB/s), batch {report.batch}, seed {report.seed}"
+    ]
+    if report.throughput is not None:
+        lines.append(str(report.throughput))
+    lines += [row.remark for row in report.delegates if row.remark]
+    if report.device_memory is not None:
+        lines.append(f"Device memory (MB) of {report.device}: {report.device_memory}")
+    if report.joules is not None:
+        lines.append(
+            f"Energy: {report.joules:g} J/inference, {report.joules_per_sample:g} J/sample"
+        )
+    return lines
 
 
 def row_of(record: Mapping[str, Any]) -> dict[str, Any]:

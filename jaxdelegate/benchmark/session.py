@@ -5,7 +5,6 @@ Nothing is copied between `set` and `output`, so that only `invoke` is timed, as
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ from jaxdelegate.text import printable
 _LOGGER = logging.getLogger("jaxdelegate")
 
 Details = Mapping[str, Any]
-ModelSource = str | os.PathLike[str] | bytes
 
 
 class Session:

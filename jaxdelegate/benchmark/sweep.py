@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.results import BenchmarkReport
-from jaxdelegate.benchmark.run import Log, benchmark
-from jaxdelegate.benchmark.session import ModelSource
+from jaxdelegate.benchmark.run import Source, benchmark
+from jaxdelegate.benchmark.timing import Log
 from jaxdelegate.errors import InterpreterError, LoweringError, OptionError
 from jaxdelegate.providers.parsing import FlagValues
 
@@ -21,7 +21,7 @@ class BatchResult:
 
 
 def batch_sweep(
-    model: ModelSource,
+    model: Source,
     sizes: Sequence[int],
     options: BenchmarkOptions,
     values: FlagValues,

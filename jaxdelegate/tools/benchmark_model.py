@@ -9,8 +9,8 @@ from jaxdelegate import providers
 from jaxdelegate.benchmark import results, state, tables
 from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, parse_counts
 from jaxdelegate.benchmark.results import BenchmarkReport
-from jaxdelegate.benchmark.run import benchmark, graph_source
-from jaxdelegate.benchmark.session import ModelSource, Session
+from jaxdelegate.benchmark.run import Source, benchmark, graph_source
+from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model.records import read_model
@@ -163,7 +163,7 @@ def options_of(values: flags.FlagValues) -> BenchmarkOptions:
 
 
 def _single(
-    values: flags.FlagValues, source: ModelSource, options: BenchmarkOptions, chosen: FlagValues
+    values: flags.FlagValues, source: Source, options: BenchmarkOptions, chosen: FlagValues
 ) -> int:
     report = benchmark(
         source,
@@ -181,7 +181,7 @@ def _single(
 
 
 def _sweep(
-    values: flags.FlagValues, source: ModelSource, options: BenchmarkOptions, chosen: FlagValues
+    values: flags.FlagValues, source: Source, options: BenchmarkOptions, chosen: FlagValues
 ) -> int:
     sizes = parse_counts("batch_sizes", values.batch_sizes)
     found = batch_sweep(source, sizes, options, chosen, _log)
@@ -219,7 +219,7 @@ def _as_in_cpp(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _list_signatures(source: ModelSource) -> int:
+def _list_signatures(source: Source) -> int:
     keys = [signature.key for signature in read_model(source).signatures]
     _log(f"The Model contains {len(keys)} signature key(s).")
     if keys:

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.benchmark import results, state, tables, throughput
+from jaxdelegate.benchmark import results, state, tables
 from jaxdelegate.benchmark.op_profile import totals
 from jaxdelegate.benchmark.options import BenchmarkOptions, parse_counts
 from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
+from jaxdelegate.benchmark.timing import overlapping_runs
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.protos import message
@@ -419,9 +420,8 @@ def test_the_requested_number_of_runs_is_in_flight(
         events.append(f"+{n}")
         return lambda: events.append(f"-{n}")
 
-    found = throughput.measured(
-        start, in_flight=in_flight, batch=8, runs=runs, min_secs=0, max_secs=60
-    )
+    options = dataclasses.replace(SHORT, num_runs=runs, inflight=in_flight)
+    found = overlapping_runs(start, options, batch=8)
     assert " ".join(events) == f"+-1 --1 {expected}"
     assert found.runs == runs
 
