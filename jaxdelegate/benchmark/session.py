@@ -30,7 +30,8 @@ class Session:
         self._keys = list(interpreter.get_signature_list())
         self._check_signature()
         self._tries_rebatch = False  # without being requested
-        kind = _OwnSubgraph if isinstance(interpreter, Interpreter) else _StockSubgraph
+        self._is_stock = not isinstance(interpreter, Interpreter)
+        kind = _StockSubgraph if self._is_stock else _OwnSubgraph
         self._subgraph: Any = kind(interpreter, signature)
 
     def _check_signature(self) -> None:
@@ -48,7 +49,7 @@ class Session:
     @property
     def host(self) -> str:
         """The interpreter: "jaxdelegate" or "litert"."""
-        return "jaxdelegate" if isinstance(self.interpreter, Interpreter) else "litert"
+        return "litert" if self._is_stock else "jaxdelegate"
 
     @property
     def subgraph(self) -> int:
@@ -56,11 +57,14 @@ class Session:
 
     @property
     def inputs(self) -> list[Details]:
-        return [self._subgraph.details(i) for i in self._subgraph.inputs]
+        return self._details(self._subgraph.inputs)
 
     @property
     def outputs(self) -> list[Details]:
-        return [self._subgraph.details(i) for i in self._subgraph.outputs]
+        return self._details(self._subgraph.outputs)
+
+    def _details(self, indices: Sequence[int]) -> list[Details]:
+        return [self.interpreter._get_tensor_details(i, self.subgraph) for i in indices]
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
         """Resize the inputs; call `allocate` next."""
@@ -85,12 +89,14 @@ class Session:
             shape = (size, *(int(n) for n in detail["shape"][1:]))
             self._subgraph.resize(int(detail["index"]), shape)
         if size != 1 and any(d["shape_signature"][0] == 1 for d in inputs):
-            self._tries_rebatch = self._subgraph.set_rebatch(True)
+            self._tries_rebatch = not self._is_stock and self.interpreter._set_rebatch(True)
 
     @property
     def why_rebatched(self) -> str | None:
         """The reason why the batch runs as single runs; None: it runs at once."""
-        reason: str | None = self._subgraph.why_rebatched()
+        if self._is_stock:
+            return None
+        reason: str | None = self.interpreter._why_rebatched(self.subgraph)
         return reason
 
     def allocate(self) -> None:
@@ -100,7 +106,8 @@ class Session:
             if not self._tries_rebatch:
                 raise
             _LOGGER.warning("%s\nThe graph is resized without rebatching.", error)
-            self._tries_rebatch = self._subgraph.set_rebatch(False)
+            self.interpreter._set_rebatch(False)
+            self._tries_rebatch = False
             self._guarded(self._subgraph.allocate)
 
     def on_device(self, arrays: Sequence[np.ndarray], device: Any) -> list[Any]:
@@ -114,7 +121,7 @@ class Session:
         return functools.partial(self._guarded, self._guarded(self._subgraph.start, arrays))
 
     def _check_own(self, option: str, device: Any) -> None:
-        if device is None or self.host != "jaxdelegate":
+        if device is None or self._is_stock:
             actual = "no JaxDelegate" if device is None else "LiteRT's interpreter"
             raise OptionError(
                 f"{option}: needs JaxDelegate in jaxdelegate's interpreter, got {actual}; omit the "
@@ -150,17 +157,8 @@ class _OwnSubgraph:
         subgraph = interpreter._model.subgraphs[self.index]
         self.inputs, self.outputs = subgraph.inputs, subgraph.outputs
 
-    def details(self, index: int) -> Details:
-        return self._interpreter._get_tensor_details(index, self.index)
-
     def resize(self, index: int, shape: tuple[int, ...]) -> None:
         self._interpreter._resize(self.index, index, shape, strict=False)
-
-    def set_rebatch(self, value: bool) -> bool:
-        return self._interpreter._set_rebatch(value) and value
-
-    def why_rebatched(self) -> str | None:
-        return self._interpreter._why_rebatched(self.index)
 
     def allocate(self) -> None:
         self._interpreter._runner(self.index).allocate()
@@ -183,7 +181,6 @@ class _StockSubgraph:
     """A signature's subgraph in the stock interpreter, with the calls of its SignatureRunner."""
 
     def __init__(self, interpreter: Any, signature: str) -> None:
-        self._interpreter = interpreter
         self._wrapper = interpreter._interpreter
         self.index = 0
         self.inputs = [int(d["index"]) for d in interpreter.get_input_details()]
@@ -195,18 +192,8 @@ class _StockSubgraph:
                 self.inputs = list(definition["inputs"].values())
                 self.outputs = list(definition["outputs"].values())
 
-    def details(self, index: int) -> Details:
-        details: Details = self._interpreter._get_tensor_details(index, self.index)
-        return details
-
     def resize(self, index: int, shape: tuple[int, ...]) -> None:
         self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False, self.index)
-
-    def set_rebatch(self, _value: bool) -> bool:
-        return False
-
-    def why_rebatched(self) -> None:
-        return None
 
     def allocate(self) -> None:
         self._wrapper.AllocateTensors(self.index)

@@ -104,10 +104,11 @@ def _add_plan(graph: Any, host: Any) -> None:
             graph.execution_plan.append(step.node.index)
 
 
-def state_text(
-    session: Session, *, name_length: int = 25, type_length: int = 15, alloc_length: int = 18
-) -> str:
-    """Tensors and nodes of an allocated session, in the layout of TFLite's debug tools."""
+def state_text(session: Session, widths: Sequence[int] = (25, 15, 18)) -> str:
+    """Tensors and nodes of an allocated session, in the layout of TFLite's debug tools.
+
+    `widths` are those of the columns of names, types and allocation types.
+    """
     graph = _graph(session)
     nodes = _node_lines(graph)
     lines = [
@@ -117,7 +118,6 @@ def state_text(
         _named("Outputs", session.outputs),
         "",
     ]
-    widths = (3, name_length, type_length, alloc_length, 18, 0)
     header = ("ID", "Name", "Type", "AllocType", "Size (Bytes/MB)", "Shape")
     rows = (
         (
@@ -130,7 +130,7 @@ def state_text(
         )
         for edge in graph.edges
     )
-    lines += [f"Tensor {_columns(row, widths)}" for row in (header, *rows)]
+    lines += [f"Tensor {_columns(row, (3, *widths, 18, 0))}" for row in (header, *rows)]
     return "\n".join([*lines, "", *nodes])
 
 

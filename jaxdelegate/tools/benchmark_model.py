@@ -19,8 +19,61 @@ from jaxdelegate.report.json_records import write_json
 from jaxdelegate.text import printable
 from jaxdelegate.tools import delegate_flags
 
-_NO_EFFECT = "Accepted, without effect: "
 # The tool's flags, with TFLite's labels for the log.
+_OUTPUTS = (
+    ("result_json", "Write the result as JSON.", "JSON result file"),
+    ("result_csv", "Write the figures as CSV, a line for each batch size.", "CSV"),
+    (
+        "result_file_path", "Write TFLite's BenchmarkResult as binary proto.",
+        "File path to save the benchmark result in binary proto format",
+    ),
+    (
+        "op_profiling_output_file", "File for operator times; empty: the console.",
+        "Op profiling output file.",
+    ),
+    (
+        "profiling_output_csv_file",
+        "Deprecated in TFLite: op_profiling_output_mode=csv and op_profiling_output_file.",
+        "CSV File to export profiling data to",
+    ),
+    (
+        "model_runtime_info_output_file", "File of export_model_runtime_info.",
+        "Proto File to export model runtime info to",
+    ),
+    ("output_filepath", "Write the outputs' raw bytes.", "File path to export outputs layer to"),
+    (
+        "output_proto_filepath", "Write the outputs as a tf.train.Example.",
+        "File path to export outputs layer as tf example to",
+    ),
+)  # fmt: skip
+_WIDTHS = (  # of columns of the printed state
+    ("tensor_name_display_length", 25, "names", "Tensor name display length"),
+    ("tensor_type_display_length", 15, "types", "Tensor type display length"),
+    ("alloc_type_display_length", 18, "allocation types", "Tensor allocation type display length"),
+)
+_NO_EFFECT = (
+    (
+        "max_profiling_buffer_entries", 1024, "the buffer grows.",
+        "Max initial profiling buffer entries",
+    ),
+    (
+        "allow_dynamic_profiling_buffer_increase", False, "it can always grow.",
+        "Allow dynamic increase on profiling buffer entries",
+    ),
+    ("use_caching", False, "weights are prepared once.", "Use caching"),
+    (
+        "release_dynamic_tensors", False, "tensors are freed after their last use.",
+        "Release dynamic tensor memory",
+    ),
+    (
+        "optimize_memory_for_large_tensors", 0, "there is no arena.",
+        "Optimize memory usage for large tensors",
+    ),
+    (
+        "enable_builtin_cast_constant_cache", False, "constants fold.",
+        "Constant CAST output cache",
+    ),
+)  # fmt: skip
 _OWN_FLAGS = (
     Flag(
         "graph", str, "", "The .tflite file, or fd:<descriptor>:<offset>:<size>.",
@@ -41,90 +94,29 @@ _OWN_FLAGS = (
         label="Batch sizes",
     ),
     Flag(
-        "result_json", str, "", "Write the result as JSON.",
-        label="JSON result file", is_output=True,
-    ),
-    Flag(
-        "result_csv", str, "", "Write the figures as CSV, a line for each batch size.",
-        label="CSV", is_output=True,
-    ),
-    Flag(
-        "result_file_path", str, "", "Write TFLite's BenchmarkResult as binary proto.",
-        label="File path to save the benchmark result in binary proto format", is_output=True,
-    ),
-    Flag(
         "op_profiling_output_mode", str, "stdout", "How to write the operators.",
         ("stdout", "csv", "proto"), label="Op profiling output mode.",
-    ),
-    Flag(
-        "op_profiling_output_file", str, "", "File for operator times; empty: the console.",
-        label="Op profiling output file.", is_output=True,
-    ),
-    Flag(
-        "profiling_output_csv_file", str, "",
-        "Deprecated in TFLite: op_profiling_output_mode=csv and op_profiling_output_file.",
-        label="CSV File to export profiling data to", is_output=True,
-    ),
-    Flag(
-        "max_profiling_buffer_entries", int, 1024, _NO_EFFECT + "the buffer grows.",
-        label="Max initial profiling buffer entries",
-    ),
-    Flag(
-        "allow_dynamic_profiling_buffer_increase", bool, False, _NO_EFFECT + "it can always grow.",
-        label="Allow dynamic increase on profiling buffer entries",
     ),
     Flag(
         "export_model_runtime_info", bool, False, "Write graph and partitions as proto.",
         label="Enable Model Runtime Info Export",
     ),
-    Flag(
-        "model_runtime_info_output_file", str, "", "File of export_model_runtime_info.",
-        label="Proto File to export model runtime info to", is_output=True,
+    *(
+        Flag(
+            f"print_{when}invoke_state", bool, False,
+            f"Print tensors and plan {order} the runs.",
+            label=f"Print {when}-invoke interpreter state",
+        )
+        for when, order in (("pre", "before"), ("post", "after"))
     ),
-    Flag(
-        "print_preinvoke_state", bool, False, "Print tensors and plan before the runs.",
-        label="Print pre-invoke interpreter state",
+    *(
+        Flag(name, int, width, f"Width of {what} in the state.", label=label)
+        for name, width, what, label in _WIDTHS
     ),
-    Flag(
-        "print_postinvoke_state", bool, False, "Print tensors and plan after the runs.",
-        label="Print post-invoke interpreter state",
-    ),
-    Flag(
-        "tensor_name_display_length", int, 25, "Width of names in the state.",
-        label="Tensor name display length",
-    ),
-    Flag(
-        "tensor_type_display_length", int, 15, "Width of types in the state.",
-        label="Tensor type display length",
-    ),
-    Flag(
-        "alloc_type_display_length", int, 18, "Width of allocation types in the state.",
-        label="Tensor allocation type display length",
-    ),
-    Flag(
-        "output_filepath", str, "", "Write the outputs' raw bytes.",
-        label="File path to export outputs layer to", is_output=True,
-    ),
-    Flag(
-        "output_proto_filepath", str, "", "Write the outputs as a tf.train.Example.",
-        label="File path to export outputs layer as tf example to", is_output=True,
-    ),
-    Flag(
-        "use_caching", bool, False, _NO_EFFECT + "weights are prepared once.",
-        label="Use caching",
-    ),
-    Flag(
-        "release_dynamic_tensors", bool, False,
-        _NO_EFFECT + "tensors are freed after their last use.",
-        label="Release dynamic tensor memory",
-    ),
-    Flag(
-        "optimize_memory_for_large_tensors", int, 0, _NO_EFFECT + "there is no arena.",
-        label="Optimize memory usage for large tensors",
-    ),
-    Flag(
-        "enable_builtin_cast_constant_cache", bool, False, _NO_EFFECT + "constants fold.",
-        label="Constant CAST output cache",
+    *(Flag(name, str, "", text, label=label, is_output=True) for name, text, label in _OUTPUTS),
+    *(
+        Flag(name, type(default), default, f"Accepted, without effect: {why}", label=label)
+        for name, default, why, label in _NO_EFFECT
     ),
 )  # fmt: skip
 DELEGATES = True
@@ -248,14 +240,7 @@ def _after(values: flags.FlagValues, session: Session) -> None:
 
 def _print_state(values: flags.FlagValues, session: Session, when: str) -> None:
     _log(f"\n====Printing out TfLite interpreter {when} state begins====")
-    print(
-        state.state_text(
-            session,
-            name_length=values.tensor_name_display_length,
-            type_length=values.tensor_type_display_length,
-            alloc_length=values.alloc_type_display_length,
-        )
-    )
+    print(state.state_text(session, [values[name].value for name, *_ in _WIDTHS]))
     _log(f"====Printing out TfLite interpreter {when} state ends====\n")
 
 
