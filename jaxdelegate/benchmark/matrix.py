@@ -6,6 +6,7 @@ every configuration runs in a new process.
 
 import dataclasses
 import json
+import math
 import random
 import subprocess
 import sys
@@ -43,17 +44,9 @@ class Outcome:
     error: str = ""
 
     @property
-    def median(self) -> float:
-        """The median latency in milliseconds, robust against outliers; infinite if it failed."""
-        return float(self._milliseconds.get("median", float("inf")))
-
-    def is_level_with(self, better: "Outcome") -> bool:
-        """Whether its median is within the spread of a better one, so that the order is noise."""
-        return self.median <= float(better._milliseconds.get("p95", 0.0))
-
-    @property
-    def _milliseconds(self) -> dict[str, Any]:
-        return dict((self.result or {}).get("inference_ms", {}))
+    def milliseconds(self) -> dict[str, Any]:
+        """The statistics of the latency; the median of a failure is infinite."""
+        return self.result["inference_ms"] if self.result else {"median": math.inf, "p95": 0.0}
 
 
 def parse_options(text: str) -> tuple[str, ...]:
@@ -148,7 +141,7 @@ def run_all(
         if outcomes and delay > 0:
             time.sleep(delay)
         outcomes.append(_run(row, flags))
-    return sorted(outcomes, key=lambda outcome: (outcome.median, outcome.configuration.name))
+    return sorted(outcomes, key=lambda row: (row.milliseconds["median"], row.configuration.name))
 
 
 def _run(row: Configuration, flags: Sequence[str]) -> Outcome:
@@ -189,11 +182,15 @@ def to_csv(outcomes: Sequence[Outcome]) -> str:
 
 
 def ranks(outcomes: Sequence[Outcome]) -> list[int]:
-    """The rank of each outcome; the outcomes are sorted, the fastest first."""
+    """The rank of each outcome; the outcomes are sorted, the fastest first.
+
+    A median within the spread of a better one, up to its 95th percentile, has the rank of that one:
+    their order is noise.
+    """
     places: list[int] = []
     best = 0
     for position, outcome in enumerate(outcomes):
-        if not position or not outcome.is_level_with(outcomes[best]):
+        if outcome.milliseconds["median"] > outcomes[best].milliseconds["p95"]:
             best = position
         places.append(best + 1)
     return places
@@ -203,12 +200,10 @@ def _line(outcome: Outcome, rank: int) -> str:
     name = f"{outcome.configuration.name:>26}: "
     if outcome.result is None:
         return f"{name} failed! {outcome.error}"
-    in_ms = outcome.result["inference_ms"]
-    stat = {key: 1e3 * value for key, value in in_ms.items() if key != "values"}
-    count = in_ms["count"]
+    stat = {key: 1e3 * x for key, x in outcome.milliseconds.items() if key != "values"}
     return (
-        f"{name}count={count} first={stat['first']:.0f} curr={stat['newest']:.0f} "
-        f"min={stat['min']:.0f} "
-        f"max={stat['max']:.0f} avg={stat['avg']:g} std={stat['std']:.0f} p5={stat['p5']:.0f} "
+        f"{name}count={outcome.milliseconds['count']} first={stat['first']:.0f} "
+        f"curr={stat['newest']:.0f} min={stat['min']:.0f} max={stat['max']:.0f} "
+        f"avg={stat['avg']:g} std={stat['std']:.0f} p5={stat['p5']:.0f} "
         f"median={stat['median']:.0f} p95={stat['p95']:.0f} rank={rank}"
     )

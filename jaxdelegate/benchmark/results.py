@@ -19,6 +19,11 @@ from jaxdelegate.report.json_records import plain
 from jaxdelegate.text import WIDTH, wrapped
 
 _MS = 1000.0  # microseconds
+# Fields of the JSON record with the names that they have here.
+_AS_THEY_ARE = (
+    *("model", "interpreter", "signature", "inputs", "seed", "batch", "delegates"),
+    *("platform", "device"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,17 +115,9 @@ class BenchmarkReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON: TFLite's BenchmarkResult, then our figures."""
-        record = self.metrics()
-        record |= {
-            "model": self.model,
-            "interpreter": self.interpreter,
-            "signature": self.signature,
-            "inputs": plain(self.inputs),
-            "seed": self.seed,
-            "batch": self.batch,
-            "delegates": plain(self.delegates),
-            "platform": self.platform,
-            "device": self.device,
+        record = {
+            **self.metrics(),
+            **{name: plain(getattr(self, name)) for name in _AS_THEY_ARE},
             "startup_ms": self.startup_us / _MS,
             "warmup_ms": self.warmup.as_dict(_MS),
             "inference_ms": {
