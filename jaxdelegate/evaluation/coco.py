@@ -5,6 +5,7 @@ Semantics: tools/evaluation/stages/object_detection_stage.cc.
 
 import dataclasses
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,13 +25,12 @@ from jaxdelegate.evaluation.coco_metrics import CocoMetrics, coco_metrics
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath, list_images, no_images, read_lines
 from jaxdelegate.evaluation.ground_truth import (
-    AnnotatedImage,
     Instances,
     read_ground_truth_proto,
     read_instances,
 )
-from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
+from jaxdelegate.evaluation.pipeline import Outputs
 from jaxdelegate.evaluation.results import Row, finite
 from jaxdelegate.evaluation.run import (
     EvaluationResult,
@@ -45,7 +45,8 @@ from jaxdelegate.text import plural, printable
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
 _SHOWN_IDS = 10
-_FIELDS = {
+_COLUMNS = {
+    "image": "string",
     "image_id": "int64",
     "class_ids": "int32[]",
     "scores": "float[]",
@@ -65,7 +66,7 @@ class CocoResult(EvaluationResult):
     coco: CocoMetrics | None  # None: no instances file
 
     def to_proto(self) -> Any:
-        metrics, target = new_metrics("object_detection_metrics", self.run)
+        metrics, target = self.run.metrics("object_detection_metrics")
         if self.tflite is not None:
             precision = target.average_precision_metrics
             precision.overall_mean_average_precision = self.tflite.overall
@@ -130,7 +131,7 @@ def evaluate_coco(
     opened = open_to_run(model, interpreter, settings, num_images=len(truth.names), num_outputs=4)
     order = _output_order(os.fspath(model), opened)
     task = _task(truth, order, n_classes, class_offset)
-    run = run_images(task, opened, Path(images), truth.names, settings)
+    run = run_images(task, opened, images, settings)
     tflite, coco = _measure(truth, run)
     truth.notes += _unknown_classes(truth, run)
     if coco is None and tflite is None:
@@ -145,8 +146,9 @@ class _Truth:
     instances: Instances | None
     notes: list[str]
 
-    def image(self, i: int) -> AnnotatedImage | None:
-        return None if self.instances is None else self.instances.images[i]
+    @property
+    def image_ids(self) -> list[int] | None:
+        return None if self.instances is None else [i.image_id for i in self.instances.images]
 
 
 def _read_truth(
@@ -234,27 +236,25 @@ def _output_order(source: str, model: ImageModel) -> tuple[int, ...]:
 
 
 def _task(truth: _Truth, order: tuple[int, ...], n_classes: int | None, class_offset: int) -> Task:
-    def row(i: int, outputs: tuple[np.ndarray, ...] | None) -> Row:
-        image = truth.image(i)
-        head: Row = {"image_id": None if image is None else image.image_id}
-        if outputs is None:
-            return {**head, "class_ids": [], "scores": [], "boxes": []}
+    def row(i: int, outputs: Outputs) -> Row:
         boxes, classes, scores, count = (outputs[k] for k in order)
         n = min(max(int(np.ravel(count)[0]), 0), len(boxes))
         ids = [int(c) + class_offset for c in classes[:n]]
         if n_classes is not None:
             _check_ids(truth.names[i], ids, n_classes)
         return {
-            **head,
             "class_ids": ids,
             "scores": [finite(float(x)) for x in scores[:n]],
             "boxes": [[finite(float(x)) for x in box] for box in boxes[:n]],
         }
 
-    ids = [image.image_id for image in truth.instances.images] if truth.instances else None
-    listed = hashlib.sha256(str(ids).encode()).hexdigest()
+    listed = hashlib.sha256(str(truth.image_ids).encode()).hexdigest()
     options = {"n_classes": n_classes, "class_offset": class_offset, "image_ids": listed}
-    return Task("coco_eval", None, options, _FIELDS, row)
+    ids = truth.image_ids or itertools.repeat(None)
+    known: list[Row] = [
+        {"image": name, "image_id": number} for name, number in zip(truth.names, ids, strict=False)
+    ]
+    return Task("coco_eval", known, None, options, _COLUMNS, row)
 
 
 def _check_ids(name: str, ids: Sequence[int], n_classes: int) -> None:

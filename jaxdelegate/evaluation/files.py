@@ -1,9 +1,9 @@
 """Layouts of images and labels: a flat folder with label files, or one folder per synset."""
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxdelegate.evaluation.errors import DataError
 
@@ -12,13 +12,9 @@ StrPath = str | os.PathLike[str]
 SUFFIXES = (".jpg", ".jpeg", ".png", ".rgb8")
 
 
-@dataclasses.dataclass(frozen=True)
-class LabeledImage:
-    """An image and its ground-truth label; `name` is its path inside the image folder."""
-
-    path: Path
-    name: str
-    label: str
+class LabeledImage(NamedTuple):
+    name: str  # its path inside the folder of images
+    label: str  # the true one
 
 
 def read_lines(path: StrPath, what: str) -> list[str]:
@@ -62,7 +58,7 @@ def imagenet_images(
     """
     names = list_images(folder)
     if names:
-        return _flat(Path(folder), names, ground_truth_labels)
+        return _flat(folder, names, ground_truth_labels)
     images = _by_synset(Path(folder), synset_labels)
     if not images:
         raise no_images(folder)
@@ -75,24 +71,18 @@ def imagenet_images(
 
 
 def _flat(
-    folder: Path, names: list[str], ground_truth_labels: StrPath | None
+    folder: StrPath, names: list[str], ground_truth_labels: StrPath | None
 ) -> list[LabeledImage]:
+    images = f"the {len(names)} images in {os.fspath(folder)!r}"
     if ground_truth_labels is None:
-        raise DataError(f"the {len(names)} images in {str(folder)!r} need ground-truth labels")
+        raise DataError(f"{images} need ground-truth labels")
     labels = read_lines(ground_truth_labels, "ground-truth labels")
+    source = f"ground-truth labels {os.fspath(ground_truth_labels)!r}"
     if len(labels) != len(names):
-        raise DataError(
-            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: expected one line for each "
-            f"of the {len(names)} images in {str(folder)!r}, got {len(labels)}"
-        )
+        raise DataError(f"{source}: expected one line for each of {images}, got {len(labels)}")
     if "" in labels:
-        line = labels.index("") + 1
-        raise DataError(
-            f"ground-truth labels {os.fspath(ground_truth_labels)!r}: line {line} is empty"
-        )
-    return [
-        LabeledImage(folder / name, name, label) for name, label in zip(names, labels, strict=True)
-    ]
+        raise DataError(f"{source}: line {labels.index('') + 1} is empty")
+    return list(map(LabeledImage, names, labels))
 
 
 def _by_synset(folder: Path, synset_labels: StrPath | None) -> list[LabeledImage]:
@@ -103,7 +93,7 @@ def _by_synset(folder: Path, synset_labels: StrPath | None) -> list[LabeledImage
         if names and labels is not None and synset not in labels:
             raise DataError(f"synset labels {os.fspath(synset_labels or '')!r}: no line {synset}")
         label = synset if labels is None else labels.get(synset, "")
-        images += [LabeledImage(folder / synset / n, f"{synset}/{n}", label) for n in names]
+        images += [LabeledImage(f"{synset}/{name}", label) for name in names]
     return images
 
 

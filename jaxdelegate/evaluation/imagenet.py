@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from jaxdelegate.evaluation.files import (
     without_denylisted,
 )
 from jaxdelegate.evaluation.images import IMAGENET_CROP
-from jaxdelegate.evaluation.metrics_file import new_metrics
 from jaxdelegate.evaluation.model import ImageModel
+from jaxdelegate.evaluation.pipeline import Outputs
 from jaxdelegate.evaluation.results import Row, finite
 from jaxdelegate.evaluation.run import (
     EvaluationResult,
@@ -36,7 +35,8 @@ from jaxdelegate.text import printable
 
 DEFAULT_RANKS = 10
 _OUTPUT_TYPES = (np.float32, np.uint8, np.int8)
-_FIELDS = {
+_COLUMNS = {
+    "image": "string",
     "label": "string",
     "rank": "int32",
     "indices": "int32[]",
@@ -56,7 +56,7 @@ class ImagenetResult(EvaluationResult):
     top_k: tuple[float, ...]  # k from 1
 
     def to_proto(self) -> Any:
-        metrics, target = new_metrics("image_classification_metrics", self.run)
+        metrics, target = self.run.metrics("image_classification_metrics")
         target.topk_accuracy_metrics.topk_accuracies.extend(self.top_k)
         return metrics
 
@@ -100,9 +100,7 @@ def evaluate_imagenet(
     ranks = _checked_ranks(num_ranks, labels)
     opened = open_to_run(model, interpreter, settings, num_images=len(chosen), num_outputs=1)
     _check_output(os.fspath(model), opened, labels, os.fspath(model_labels))
-    run = run_images(
-        _task(chosen, labels, ranks), opened, Path(images), [i.name for i in chosen], settings
-    )
+    run = run_images(_task(chosen, labels, ranks), opened, images, settings)
     return ImagenetResult(
         top_k=top_k_accuracies([row["rank"] for row in run.good], ranks),
         run=run,
@@ -163,35 +161,27 @@ def _label_notes(images: Sequence[LabeledImage], labels: Sequence[str]) -> tuple
 
 
 def _task(images: Sequence[LabeledImage], labels: Sequence[str], ranks: int) -> Task:
-    def row(i: int, outputs: tuple[np.ndarray, ...] | None) -> Row:
-        if outputs is None:
-            none: Row = {"indices": [], "labels": [], "scores": []}
-            return {"label": images[i].label, "rank": None, **none}
-        return _row(images[i].label, outputs[0], labels, ranks)
+    def row(i: int, outputs: Outputs) -> Row:
+        best = top_k_indices(outputs[0], ranks)
+        guesses, truth = [labels[k] for k in best], images[i].label
+        return {
+            "rank": guesses.index(truth) + 1 if truth in guesses else None,
+            "indices": best.tolist(),
+            "labels": guesses,
+            "scores": [finite(float(x)) for x in outputs[0][best]],
+        }
 
-    true_labels = "\n".join(image.label for image in images)
     options = {
         "num_ranks": ranks,
         "model_labels": _digest("\n".join(labels)),
-        "ground_truth": _digest(true_labels),
+        "ground_truth": _digest("\n".join(image.label for image in images)),
     }
-    return Task("imagenet_eval", IMAGENET_CROP, options, _FIELDS, row)
+    known: list[Row] = [{"image": image.name, "label": image.label} for image in images]
+    return Task("imagenet_eval", known, IMAGENET_CROP, options, _COLUMNS, row)
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _row(truth: str, scores: np.ndarray, labels: Sequence[str], ranks: int) -> Row:
-    best = top_k_indices(scores, ranks)
-    guesses = [labels[i] for i in best]
-    return {
-        "label": truth,
-        "rank": guesses.index(truth) + 1 if truth in guesses else None,
-        "indices": best.tolist(),
-        "labels": guesses,
-        "scores": [finite(float(x)) for x in scores[best]],
-    }
 
 
 def top_k_indices(scores: np.ndarray, k: int) -> np.ndarray:

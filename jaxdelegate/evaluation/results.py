@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from google.protobuf import json_format
+
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath
@@ -130,6 +132,15 @@ def write_results(path: Path, rows: Sequence[Row], fields: Mapping[str, str]) ->
             _write_parquet(temporary, rows, fields)
         else:
             temporary.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def write_metrics(path: Path, metrics: Any) -> None:
+    """Write a message as JSON if the path ends in .json, otherwise in TFLite's binary form."""
+    if path.suffix == ".json":
+        text = json_format.MessageToJson(metrics, preserving_proto_field_name=True)
+        path.write_text(f"{text}\n")
+    else:
+        path.write_bytes(metrics.SerializeToString())
 
 
 @contextlib.contextmanager

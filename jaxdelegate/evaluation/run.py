@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from tqdm import tqdm
 
 from jaxdelegate.errors import OptionError
@@ -14,7 +13,7 @@ from jaxdelegate.evaluation.devices import open_on_devices
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.model import ImageModel, open_interpreter
-from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Pipeline, Waits
+from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Outputs, Pipeline, Waits
 from jaxdelegate.evaluation.results import (
     PartFile,
     Row,
@@ -23,6 +22,7 @@ from jaxdelegate.evaluation.results import (
     write_results,
 )
 from jaxdelegate.kernels.processor import core_count
+from jaxdelegate.measuring import protos
 from jaxdelegate.measuring.stats import Latency
 
 
@@ -87,6 +87,16 @@ class ImageRun:
     def good(self) -> list[Row]:
         return [row for row in self.rows if row["error"] is None]
 
+    def metrics(self, stage: str) -> tuple[Any, Any]:
+        """TFLite's EvaluationStageMetrics, and its part for `stage`, a field of ProcessMetrics."""
+        metrics = protos.message("tflite.evaluation.EvaluationStageMetrics")
+        metrics.num_runs = len(self.good)
+        target = getattr(metrics.process_metrics, stage)
+        self.preprocessing.fill(target.pre_processing_latency)
+        self.inference.fill(target.inference_latency)
+        target.inference_metrics.num_inferences = len(self.good)
+        return metrics, target
+
     @property
     def skipped(self) -> tuple[Skipped, ...]:
         bad = (row for row in self.rows if row["error"] is not None)
@@ -112,14 +122,33 @@ class EvaluationResult:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """How an evaluation handles each image."""
+    """The images of an evaluation, and what it computes from a model's outputs."""
 
     name: str
+    images: Sequence[Row]  # the columns that are known of each image; `image` is its name
     crop_fraction: float | None  # as in `Preprocessing`
     options: Mapping[str, Any]  # everything else that rows depend on
-    fields: Mapping[str, str]  # the Parquet types of the columns that `row` returns
-    # The columns of an image, from its number and its outputs; outputs None: empty values.
-    row: Callable[[int, tuple[np.ndarray, ...] | None], Row]
+    columns: Mapping[str, str]  # their Parquet types, in their order, except `error`
+    row: Callable[[int, Outputs], Row]  # the other columns, from an image's number and outputs
+
+    @property
+    def names(self) -> list[str]:
+        return [image["image"] for image in self.images]
+
+    def rows(self, batch: Batch) -> list[Row]:
+        """The rows of a batch; a skipped image has empty columns and an error."""
+        return [
+            {**self.images[i], **self._computed(i, outputs), "error": error}
+            for i, (error, outputs) in enumerate(
+                zip(batch.errors, batch.outputs, strict=True), batch.first
+            )
+        ]
+
+    def _computed(self, i: int, outputs: Outputs | None) -> Row:
+        if outputs is not None:
+            return self.row(i, outputs)
+        kinds = ((name, kind) for name, kind in self.columns.items() if name not in self.images[i])
+        return {name: [] if kind.endswith("[]") else None for name, kind in kinds}
 
 
 def open_to_run(
@@ -142,18 +171,16 @@ def open_to_run(
     return open_on_devices(path, interpreter, batch_size=size, num_outputs=num_outputs)
 
 
-def run_images(
-    task: Task, model: ImageModel, folder: Path, names: Sequence[str], settings: RunSettings
-) -> ImageRun:
-    """Run every image of a folder; the rows of damaged images have an error."""
-    paths = [folder / name for name in names]
+def run_images(task: Task, model: ImageModel, folder: StrPath, settings: RunSettings) -> ImageRun:
+    """Run every image of a task; the rows of damaged images have an error."""
+    paths = [Path(folder, name) for name in task.names]
     pipeline = _batches(task, model, settings)
     if settings.results_path is None:
         rows: list[Row] = []
-        _collect(pipeline, task, paths, names, rows, rows.extend)
+        _collect(pipeline, task, paths, rows, rows.extend)
         done = 0
     else:
-        rows, done = _collect_on_disk(pipeline, task, model, paths, names, settings)
+        rows, done = _collect_on_disk(pipeline, task, model, paths, settings)
     run = ImageRun(
         rows=tuple(rows),
         batch_size=model.batch_size,
@@ -187,7 +214,6 @@ def _collect_on_disk(
     task: Task,
     model: ImageModel,
     paths: Sequence[Path],
-    names: Sequence[str],
     settings: RunSettings,
 ) -> tuple[list[Row], int]:
     target = check_results_path(settings.results_path or "")
@@ -197,15 +223,15 @@ def _collect_on_disk(
         "batch_size": model.batch_size,
         "runs_on": dict(settings.runs_on),
     }
-    listed = ((name, _size(path)) for name, path in zip(names, paths, strict=True))
+    listed = ((name, _size(path)) for name, path in zip(task.names, paths, strict=True))
     run = identity(task.name, model.digest, options, listed)
     part = target.with_name(f"{target.name}.part")
     with PartFile(
         part, run, batch_size=model.batch_size, total=len(paths), resume=settings.resume
     ) as file:
         done = len(file.rows)
-        _collect(pipeline, task, paths, names, file.rows, file.add)
-    write_results(target, file.rows, {"image": "string", **task.fields, "error": "string"})
+        _collect(pipeline, task, paths, file.rows, file.add)
+    write_results(target, file.rows, {**task.columns, "error": "string"})
     part.unlink()
     return file.rows, done
 
@@ -221,21 +247,11 @@ def _collect(
     pipeline: BatchSource,
     task: Task,
     paths: Sequence[Path],
-    names: Sequence[str],
     rows: Sequence[Row],
     add: Callable[[list[Row]], None],
 ) -> None:
     bar = tqdm(total=len(paths), initial=len(rows), desc=task.name, unit="image", disable=None)
     with bar, contextlib.closing(pipeline.run(paths, len(rows))) as batches:
         for batch in batches:
-            add(_rows_of(task, names, batch))
+            add(task.rows(batch))
             bar.update(len(batch.errors))
-
-
-def _rows_of(task: Task, names: Sequence[str], batch: Batch) -> list[Row]:
-    return [
-        {"image": names[i], **task.row(i, outputs), "error": error}
-        for i, (error, outputs) in enumerate(
-            zip(batch.errors, batch.outputs, strict=True), batch.first
-        )
-    ]

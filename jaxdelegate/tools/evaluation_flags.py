@@ -10,8 +10,7 @@ from typing import Any
 from absl import flags
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.metrics_file import write_metrics
-from jaxdelegate.evaluation.results import is_results_path
+from jaxdelegate.evaluation.results import is_results_path, write_metrics
 from jaxdelegate.evaluation.run import ImageRun, RunSettings
 from jaxdelegate.providers.devices import open_on_devices
 from jaxdelegate.providers.parsing import Flag

@@ -42,7 +42,6 @@ def test_a_flat_folder_with_a_label_per_image(tmp_path: Path) -> None:
         ("ILSVRC2012_val_00000001.JPEG", "sea snake"),
         ("ILSVRC2012_val_00000002.JPEG", "ski"),
     ]
-    assert found[0].path == images / "ILSVRC2012_val_00000001.JPEG"
 
 
 def test_a_folder_per_synset(tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_lines_keep_spaces_and_lose_both_kinds_of_line_end(tmp_path: Path) -> No
 
 
 def test_the_denylist_counts_from_1(tmp_path: Path) -> None:
-    images = [LabeledImage(tmp_path, f"{i}", "") for i in range(5)]
+    images = [LabeledImage(f"{i}", "") for i in range(5)]
     denied = text(tmp_path, "deny.txt", "1", "5", "1")
     assert [i.name for i in without_denylisted(images, denied)] == ["1", "2", "3"]
     for line in ("0", "6", "-1", "x", ""):
