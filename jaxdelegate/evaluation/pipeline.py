@@ -6,7 +6,7 @@ image does not depend on where a run was resumed.
 
 import dataclasses
 import functools
-import threading
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -100,7 +100,19 @@ class BatchSource(Protocol):
 @dataclasses.dataclass(frozen=True)
 class _Decoded:
     error: str | None
-    seconds: float
+    start: float
+    end: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    first: int
+    images: np.ndarray  # [B, height, width, 3], filled by the futures
+    futures: list[Future[_Decoded]]
+
+    @property
+    def is_decoded(self) -> bool:
+        return all(future.done() for future in self.futures)
 
 
 class Pipeline:
@@ -122,7 +134,9 @@ class Pipeline:
         self._shape, self._dtype = tuple(input_shape), dtype
         self._workers = workers
         self.times = Times()
-        self._idleness = _Idleness(workers)
+        self._begin_time = 0.0
+        self._no_images_left = math.inf  # when the last ones were submitted
+        self._decoding = 0.0  # seconds of all decoders until then
 
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
         size = self._shape[0]
@@ -132,64 +146,62 @@ class Pipeline:
         )
         pending: deque[_Pending] = deque()
         started: deque[Callable[[], Batch]] = deque()
-        begun = time.perf_counter()
+        self._begin_time = time.perf_counter()
         with ThreadPoolExecutor(self._workers, "decode") as pool:
             try:
                 while starts or pending or started:
                     while starts and len(pending) + len(started) <= ahead:
                         pending.append(self._submit(pool, paths, starts.popleft()))
                     if not starts:
-                        self._idleness.stop()
+                        self._no_images_left = min(self._no_images_left, time.perf_counter())
                     may_start = len(started) < self._in_flight and bool(pending)
                     if may_start and (not started or pending[0].is_decoded):
                         started.append(self._begin_or_defer_error(pending.popleft()))
                         continue
                     batch = started.popleft()()
-                    self.times.wall = time.perf_counter() - begun
+                    self.times.wall = time.perf_counter() - self._begin_time
                     yield batch
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def _submit(self, pool: ThreadPoolExecutor, paths: Sequence[Path], start: int) -> "_Pending":
+    def _submit(self, pool: ThreadPoolExecutor, paths: Sequence[Path], start: int) -> _Pending:
         images = np.zeros(self._shape, self._dtype)
         chosen = paths[start : start + self._shape[0]]
-        self._idleness.add(len(chosen))
         futures = [pool.submit(self._decode_into, images[i], p) for i, p in enumerate(chosen)]
         return _Pending(start, images, futures)
 
     def _decode_into(self, target: np.ndarray, path: Path) -> _Decoded:
-        begun = time.perf_counter()
-        error = None
+        start, error = time.perf_counter(), None
         try:
             target[...] = self._decode(path)
         except DataError as damage:
             error = str(damage)
-        finally:
-            self._idleness.add(-1)
-        return _Decoded(error, time.perf_counter() - begun)
+        return _Decoded(error, start, time.perf_counter())
 
-    def _begin_or_defer_error(self, batch: "_Pending") -> Callable[[], Batch]:
+    def _begin_or_defer_error(self, batch: _Pending) -> Callable[[], Batch]:
         """Start a batch; its errors are raised after the batches before it were yielded."""
         try:
             return self._begin(batch)
         except Exception as error:
             return functools.partial(_raise, error)
 
-    def _begin(self, batch: "_Pending") -> Callable[[], Batch]:
-        begun = time.perf_counter()
+    def _begin(self, batch: _Pending) -> Callable[[], Batch]:
+        begin = time.perf_counter()
         decoded = [future.result() for future in batch.futures]
-        self.times.decode_wait += time.perf_counter() - begun
+        self.times.decode_wait += time.perf_counter() - begin
+        last = self._no_images_left
+        self._decoding += sum(max(0.0, min(d.end, last) - d.start) for d in decoded)
         errors = tuple(d.error for d in decoded)
         good = [i for i, error in enumerate(errors) if error is None]
-        self.times.decode += [decoded[i].seconds for i in good]
-        begun = time.perf_counter()
+        self.times.decode += [decoded[i].end - decoded[i].start for i in good]
+        begin = time.perf_counter()
         results = self._start(batch.images) if good else tuple
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - begin
 
         def finish() -> Batch:
-            begun = time.perf_counter()
+            begin = time.perf_counter()
             found = results()
-            waited = seconds + time.perf_counter() - begun
+            waited = seconds + time.perf_counter() - begin
             if good:
                 self.times.busy += waited
                 self.times.invoke += [waited / len(good)] * len(good)
@@ -203,55 +215,15 @@ class Pipeline:
     @property
     def waits(self) -> Waits:
         wall = self.times.wall or 1.0
+        with_images = min(self._no_images_left - self._begin_time, wall)
+        idle = with_images * self._workers - self._decoding
         return Waits(
             self.times.wall,
             self.times.decode_wait / wall,
-            self._idleness.seconds / (wall * self._workers),
+            max(0.0, idle) / (wall * self._workers),
             self.times.busy / wall,
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pending:
-    first: int
-    images: np.ndarray  # [B, height, width, 3], filled by the futures
-    futures: list[Future[_Decoded]]
-
-    @property
-    def is_decoded(self) -> bool:
-        return all(future.done() for future in self.futures)
-
-
 def _raise(error: Exception) -> Batch:
     raise error
-
-
-class _Idleness:
-    """How long threads were idle while images were left, summed over the threads."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._lock = threading.Lock()
-        self._tasks = 0
-        self._since: float | None = None  # None: not started, or no images are left
-        self._is_over = False
-        self.seconds = 0.0
-
-    def add(self, tasks: int) -> None:
-        """Count tasks that were submitted, or finished (negative)."""
-        with self._lock:
-            self._account()
-            self._tasks += tasks
-
-    def stop(self) -> None:
-        """All images are submitted: threads that are idle from now on do not wait."""
-        with self._lock:
-            self._account()
-            self._is_over, self._since = True, None
-
-    def _account(self) -> None:
-        now = time.perf_counter()
-        if self._since is not None:
-            self.seconds += (now - self._since) * max(0, self._workers - self._tasks)
-        if not self._is_over:
-            self._since = now
