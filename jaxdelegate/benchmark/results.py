@@ -42,10 +42,10 @@ class BenchmarkReport:
     model_bytes: int  # the file's size
     interpreter: str  # "jaxdelegate" or "litert"
     signature: str  # its key, or empty
-    inputs: tuple[InputRecord, ...]  # as they ran
+    inputs: tuple[InputRecord, ...]  # the shapes that ran
     seed: int  # draws the random inputs
     batch: int  # the first dimension of the first input, or 1
-    delegates: tuple[AppliedDelegate, ...]  # in the order in which they were applied
+    delegates: tuple[AppliedDelegate, ...]  # in their order of application
     platform: str | None  # "gpu", "tpu" or "cpu" runs the partitions; None: no JaxDelegate
     device: str | None  # its name; None without JaxDelegate
     startup_us: int  # creating the delegates, and starting jax's devices
@@ -55,12 +55,12 @@ class BenchmarkReport:
     input_bytes: int  # the size of all inputs together
     footprint: Footprint  # growth of the process
     device_memory: DeviceMemory | None = None
-    throughput: Throughput | None = None  # with several runs in flight; None: not requested
+    throughput: Throughput | None = None  # several runs in flight; None: not requested
     joules: float | None = None  # per inference, of the whole GPU; None: not measured
     profile: Profile | None = None
     precision: Any = None
     peaks: DevicePeaks | None = None
-    # Delegate flags that were given.
+    # The delegate flags that the user set.
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the libraries' versions
 

@@ -103,7 +103,7 @@ class _Prepared:
     delegates: tuple[AppliedDelegate, ...]
     startup_us: int
     init_us: int
-    steps: tuple[OpTime, ...]  # of the preparation
+    steps: tuple[OpTime, ...]  # the preparation in parts
     resident: int  # KiB of the process before the preparation
     peak: int  # KiB at most until it ended
 
@@ -171,9 +171,9 @@ class _Run:
         """Create the delegates, open the model, allocate its tensors."""
         start = micros()
         provided = registrar.create_delegates(self._values)
-        created = micros()
+        startup = micros() - start
         reset_peak()
-        base = HostMemory.now()
+        base, begin = HostMemory.now(), micros()
         interpreter = self._open([row.delegate for row in provided])
         opened, at_opened = micros(), HostMemory.now()
         session = Session(interpreter, self._options.signature_to_run_for)
@@ -186,15 +186,15 @@ class _Run:
         for row in delegates:
             self._log(row.line())
         self._log(f"The input model file size (MB): {self._bytes / 1e6:g}")
-        self._log(f"Initialized session in {(allocated - created) / 1e3:g}ms.")
+        self._log(f"Initialized session in {(allocated - begin) / 1e3:g}ms.")
         return _Prepared(
             session,
             provided,
             delegates,
-            startup_us=created - start,
-            init_us=allocated - created,
+            startup_us=startup,
+            init_us=allocated - begin,
             steps=(
-                _step("ModifyGraphWithDelegate", opened - created, base, at_opened),
+                _step("ModifyGraphWithDelegate", opened - begin, base, at_opened),
                 _step("AllocateTensors", allocated - opened, base, at_allocated),
             ),
             resident=base.resident,

@@ -38,7 +38,7 @@ class OperatorWork:
     nodes: tuple[int, ...]
     seconds: float  # in one run
     flops: int | None  # arithmetic operations in one run; None: unknown
-    bytes: int  # that reach memory; values inside a fusion stay in registers
+    bytes: int  # memory traffic; values inside a fusion stay in registers
 
 
 def work_of(rows: Iterable[OpTime], nodes: Sequence[Node]) -> list[OperatorWork]:

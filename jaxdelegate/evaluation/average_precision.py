@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-RECALL_POINTS = 100  # in addition to recall 0
+RECALL_POINTS = 100  # and recall 0
 IOU_THRESHOLDS = tuple(float(np.float32(0.5) + i * np.float32(0.05)) for i in range(10))
 
 
@@ -107,9 +107,9 @@ def _of_class(truth: _Merged, detected: _Merged, thresholds: np.ndarray) -> np.n
         return np.zeros(len(thresholds), np.float32)
     order = np.argsort(-scores, kind="stable")
     is_hit = _hits(truth, detected, thresholds)[:, order]
-    found = np.cumsum(is_hit, axis=1).astype(np.float32)
-    precision = found / np.arange(1, len(order) + 1, dtype=np.float32)
-    recall = found / np.float32(n_truth)
+    hits = np.cumsum(is_hit, axis=1).astype(np.float32)
+    precision = hits / np.arange(1, len(order) + 1, dtype=np.float32)
+    recall = hits / np.float32(n_truth)
     return np.array([of_curve(p, r) for p, r in zip(precision, recall, strict=True)], np.float32)
 
 
@@ -117,10 +117,9 @@ def _hits(truth: _Merged, detected: _Merged, thresholds: np.ndarray) -> np.ndarr
     """Which detections are correct: [thresholds, n]."""
     hits = np.zeros((len(thresholds), len(detected[1])), np.bool_)
     for image in np.unique(truth[1]):
-        true = slice(*np.searchsorted(truth[1], (image, image + 1)))
-        found = slice(*np.searchsorted(detected[1], (image, image + 1)))
-        hits[:, found] = _hits_in_image(
-            truth[0].boxes[true], detected[0].boxes[found], detected[0].scores[found], thresholds
+        true, part = (slice(*np.searchsorted(m[1], (image, image + 1))) for m in (truth, detected))
+        hits[:, part] = _hits_in_image(
+            truth[0].boxes[true], detected[0].boxes[part], detected[0].scores[part], thresholds
         )
     return hits
 

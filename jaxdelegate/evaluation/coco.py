@@ -184,8 +184,8 @@ def _read_truth(
     return _Truth(names, objects, None, notes)
 
 
-def _truth_of_instances(folder: Path, found: Instances, last: int | None) -> _Truth:
-    kept = Instances(found.images[:last], found.categories)
+def _truth_of_instances(folder: Path, instances: Instances, last: int | None) -> _Truth:
+    kept = Instances(instances.images[:last], instances.categories)
     names = [image.name for image in kept.images]
     if not names:
         raise DataError("no image is in both the instances file and the allowlist")
@@ -288,13 +288,14 @@ def _unknown_classes(truth: _Truth, run: ImageRun) -> list[str]:
     if truth.instances is None:
         return []
     known = {category["id"] for category in truth.instances.categories}
-    found = Counter(n for row in run.rows for n in row["class_ids"] if n not in known)
-    if not found:
+    unknown = Counter(n for row in run.rows for n in row["class_ids"] if n not in known)
+    if not unknown:
         return []
-    ids = ", ".join(map(str, sorted(found)[:_SHOWN_IDS])) + ", ..." * (len(found) > _SHOWN_IDS)
+    ids = ", ".join(map(str, sorted(unknown)[:_SHOWN_IDS]))
+    more = ", ..." if len(unknown) > _SHOWN_IDS else ""
     return [
-        f"{sum(found.values())} detections have class ids that are not categories of the instances "
-        f"file: {ids}. COCO's figures leave them out (class_offset is part of the ids)"
+        f"{unknown.total()} detections have class ids that are not categories of the instances "
+        f"file: {ids}{more}. COCO's figures leave them out (class_offset is part of the ids)"
     ]
 
 

@@ -73,19 +73,15 @@ def read_instances(path: StrPath, allowlist: StrPath | None = None) -> Instances
         if row["image_id"] not in annotations:
             raise DataError(f"{source}: annotations: no image has the id {row['image_id']}")
         annotations[row["image_id"]].append(row)
-    kept = [image for image in images if allowed is None or image["id"] in allowed]
-    found = [
+    annotated = [
         AnnotatedImage(
-            image_id=i["id"],
-            name=i["file_name"],
-            width=i["width"],
-            height=i["height"],
-            annotations=tuple(annotations[i["id"]]),
+            i["id"], i["file_name"], i["width"], i["height"], tuple(annotations[i["id"]])
         )
-        for i in kept
+        for i in images
+        if allowed is None or i["id"] in allowed
     ]
     categories = _table(source, data, "categories", ("id", "name"))
-    return Instances(tuple(sorted(found, key=lambda image: image.name)), tuple(categories))
+    return Instances(tuple(sorted(annotated, key=lambda image: image.name)), tuple(categories))
 
 
 def _read_json(path: StrPath) -> Mapping[str, Any]:

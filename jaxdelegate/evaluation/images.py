@@ -17,7 +17,7 @@ from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.optional import optional_module
 
 INPUT_TYPES = tuple(np.dtype(t) for t in (np.float32, np.uint8, np.int8))
-IMAGENET_CROP = 0.875  # of each side; the smaller result is the side of the square
+IMAGENET_CROP = 0.875  # share of each side; the smaller result is the side of the square
 
 _RAW = ".rgb8"  # height x width x 3 bytes, already cropped and resized
 _FORMATS = ("JPEG", "PNG")

@@ -17,7 +17,7 @@ from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.source import open_source
 from jaxdelegate.text import printable
 
-_TOLERANCE = 1e-3  # of the largest output, between a batch and a single image
+_TOLERANCE = 1e-3  # between a batch and a single image, relative to the largest output
 _CHANNELS = 3
 _STOCK_ERRORS = (RuntimeError, ValueError)  # what stock interpreters raise
 
@@ -30,7 +30,7 @@ class ImageModel:
     digest: str  # SHA-256 of the file
     input_index: int
     input_shape: tuple[int, int, int, int]  # [B, H, W, 3]
-    dtype: np.dtype  # of the input
+    dtype: np.dtype  # the dtype of the input
     outputs: tuple[int, ...]
     output_shapes: tuple[tuple[int, ...], ...]  # with the batch
     output_dtypes: tuple[np.dtype, ...]  # in the order of `outputs`

@@ -200,14 +200,14 @@ class Pipeline:
 
         def finish() -> Batch:
             begin = time.perf_counter()
-            found = results()
+            arrays = results()
             waited = seconds + time.perf_counter() - begin
             if good:
                 self.times.busy += waited
                 self.times.invoke += [waited / len(good)] * len(good)
             outputs: list[Outputs | None] = [None] * len(errors)
             for i in good:
-                outputs[i] = tuple(y[i] for y in found)
+                outputs[i] = tuple(y[i] for y in arrays)
             return Batch(batch.first, errors, tuple(outputs))
 
         return finish

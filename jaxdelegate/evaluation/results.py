@@ -93,9 +93,9 @@ class PartFile:
             del self.rows[len(self.rows) // batch_size * batch_size :]
         return sum(len(line) + 1 for line in (first, *lines[: len(self.rows)]))
 
-    def _check_header(self, found: bytes, expected: str) -> None:
+    def _check_header(self, stored: bytes, expected: str) -> None:
         try:
-            left, right = json.loads(found), json.loads(expected)
+            left, right = json.loads(stored), json.loads(expected)
             names = sorted(k for k in {*left, *right} if left.get(k) != right.get(k))
         except (ValueError, TypeError, AttributeError):
             names = ["header"]

@@ -42,7 +42,7 @@ class Runner(Protocol):
 class RunSettings:
     """How to run images; accuracies do not depend on it."""
 
-    batch_size: int = 32  # of an invocation; a model that does not support it runs image by image
+    batch_size: int = 32  # images per invocation; 1 if the model does not support batches
     decode_threads: int | None = None  # None: one per CPU
     results_path: StrPath | None = None  # a file for per-image results, .jsonl or .parquet
     resume: bool = True  # continue a run that was killed, from the part file next to the results

@@ -25,8 +25,8 @@ _INTEGERS = {
     ("i", 2): (-32767, 32767),
     ("u", 2): (0, 65534),
 }
-_INDICES = (0, 99)  # of integers with 4 and 8 bytes
-_MEAN, _DEVIATION = 0.5, 1 / 3  # of TFLite's inference_diff, truncated to [0, 1)
+_INDICES = (0, 99)  # integers with 4 and 8 bytes
+_MEAN, _DEVIATION = 0.5, 1 / 3  # TFLite's inference_diff, truncated to [0, 1)
 
 
 class InputFlags(NamedTuple):
@@ -104,8 +104,8 @@ def _wrong_count(names: str, n_names: int, shapes: str, n_shapes: int) -> Option
     )
 
 
-def _check_listed(listed: Sequence[str], given: Iterable[str], what: str) -> None:
-    for name in given:
+def _check_listed(listed: Sequence[str], names: Iterable[str], what: str) -> None:
+    for name in names:
         if name not in listed:
             known = ", ".join(listed) or "no input"
             raise OptionError(
@@ -175,7 +175,7 @@ class UniformValues:
 class NormalValues:
     """The values of TFLite's inference_diff: a truncated normal distribution, from -1 to 1."""
 
-    index_range: Range = _INDICES  # of integers with 4 and 8 bytes, which may be indices
+    index_range: Range = _INDICES  # integers with 4 and 8 bytes, which may be indices
 
     def real(self, rng: np.random.Generator, shape: Shape) -> np.ndarray:
         return _normal(rng, shape) * 2 - 1

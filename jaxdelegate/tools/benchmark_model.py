@@ -46,7 +46,7 @@ _OUTPUTS = (
         "File path to export outputs layer as tf example to",
     ),
 )  # fmt: skip
-_WIDTHS = (  # of columns of the printed state
+_WIDTHS = (  # columns of the printed state
     ("tensor_name_display_length", 25, "names", "Tensor name display length"),
     ("tensor_type_display_length", 15, "types", "Tensor type display length"),
     ("alloc_type_display_length", 18, "allocation types", "Tensor allocation type display length"),
@@ -176,15 +176,15 @@ def _sweep(
     values: flags.FlagValues, source: Source, options: BenchmarkOptions, chosen: FlagValues
 ) -> int:
     sizes = parse_counts("batch_sizes", values.batch_sizes)
-    found = batch_sweep(source, sizes, options, chosen, _log)
-    reports = [result.report for result in found if result.report is not None]
+    results_by_size = batch_sweep(source, sizes, options, chosen, _log)
+    reports = [result.report for result in results_by_size if result.report is not None]
     for report in reports:
         if report.profile is not None:
             _log(f"Batch size: [{report.batch}]")
             _write_profile(values, report)
-    print(sweep_table(found))
+    print(sweep_table(results_by_size))
     _write_results(values, reports)
-    return 0 if len(reports) == len(found) else 1
+    return 0 if len(reports) == len(results_by_size) else 1
 
 
 def _log(line: str) -> None:

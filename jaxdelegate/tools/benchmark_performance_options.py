@@ -28,7 +28,7 @@ _OWN_FLAGS = (
 # --result_csv has a line for each configuration, the fastest first.
 DELEGATES = True
 FLAGS = (*_OWN_FLAGS, *benchmark_model.FLAGS)
-# Flags that the tool varies, and its own flags that say how.
+# Flags that the tool varies, and the flags that have their values.
 _VARIED = {
     "jax_platform": "perf_options_list",
     "num_threads": "threads",
@@ -68,6 +68,6 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _forwarded(values: flags.FlagValues) -> list[str]:
-    own = {flag.name for flag in _OWN_FLAGS} | {"help", "model_file", "result_json", "result_csv"}
-    given = [name for name in values if values[name].present and name not in own]
-    return [f"--{name}={values[name].value}" for name in given]
+    ours = {flag.name for flag in _OWN_FLAGS} | {"help", "model_file", "result_json", "result_csv"}
+    names = [name for name in values if values[name].present and name not in ours]
+    return [f"--{name}={values[name].value}" for name in names]

@@ -55,10 +55,10 @@ def run(values: flags.FlagValues, action: str) -> int:
 
 
 def _by_model(rows: Sequence[EntryReport]) -> dict[str, list[EntryReport]]:
-    found: dict[str, list[EntryReport]] = {}
+    programs: dict[str, list[EntryReport]] = {}
     for row in rows:
-        found.setdefault(row.model, []).append(row)
-    return found
+        programs.setdefault(row.model, []).append(row)
+    return programs
 
 
 def _line(row: EntryReport, *, is_verified: bool) -> str:

@@ -98,12 +98,12 @@ def _check_output(name: str, path: Path) -> None:
 
 def with_underscores(arguments: Iterable[str]) -> list[str]:
     """The arguments with flags as declared: `--top-k=4`, as in `litert-lm`, is `--top_k=4`."""
-    found = []
+    spelled = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
         is_flag = name.startswith("--")
-        found.append("--" + name[2:].replace("-", "_") + equals + value if is_flag else argument)
-    return found
+        spelled.append("--" + name[2:].replace("-", "_") + equals + value if is_flag else argument)
+    return spelled
 
 
 class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl has no types

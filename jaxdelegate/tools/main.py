@@ -80,12 +80,12 @@ def _run(name: str, arguments: Sequence[str]) -> int:
             return 0
     values.set_gnu_getopt(True)  # the model may be anywhere among flags
     try:
-        given = values([f"jaxdelegate {name}", *command_line.with_underscores(arguments)])[1:]
+        words = values([f"jaxdelegate {name}", *command_line.with_underscores(arguments)])[1:]
     except flags.UnrecognizedFlagError as error:
         raise OptionError(_with_suggestion(error, list(values))) from error
-    except ValueError as error:  # --noflag=value: not one of absl's own errors
+    except ValueError as error:  # --noflag=value: absl raises no error of its classes
         raise OptionError(str(error)) from error
-    leading, rest = (given[:1], given[1:]) if actions else ([], given)
+    leading, rest = (words[:1], words[1:]) if actions else ([], words)
     more = [_action(name, actions, leading)] if actions else []
     rest = command_line.with_files(tool, values, rest)
     if rest:
@@ -97,25 +97,25 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _native_kernels(given: bool | None) -> Iterator[None]:
+def _native_kernels(enabled: bool | None) -> Iterator[None]:
     """Pass the flag to all delegates, and to child processes, in the environment."""
     before = os.environ.get(NATIVE_KERNELS)
-    if given is not None:
-        os.environ[NATIVE_KERNELS] = str(int(given))
+    if enabled is not None:
+        os.environ[NATIVE_KERNELS] = str(int(enabled))
     try:
         yield
     finally:
         if before is not None:
             os.environ[NATIVE_KERNELS] = before
-        elif given is not None:
+        elif enabled is not None:
             del os.environ[NATIVE_KERNELS]
 
 
-def _action(name: str, actions: Sequence[str], given: Sequence[str]) -> str:
-    if len(given) != 1 or given[0] not in actions:
-        got = " ".join(given) or "none"
+def _action(name: str, actions: Sequence[str], words: Sequence[str]) -> str:
+    if len(words) != 1 or words[0] not in actions:
+        got = " ".join(words) or "none"
         raise OptionError(f"{name}: expected one of {', '.join(actions)}, got {got}")
-    return given[0]
+    return words[0]
 
 
 def _with_suggestion(error: Any, known: Sequence[str]) -> str:

@@ -22,8 +22,9 @@ def escaped(text: str, allowed: str = "") -> str:
     r"""The text with control characters that are not allowed as escapes, such as `\x1b`."""
 
     def escape(match: re.Match[str]) -> str:
-        found = match[0]
-        return found if found in allowed else found.encode("unicode_escape").decode()
+        character = match[0]
+        is_allowed = character in allowed
+        return character if is_allowed else character.encode("unicode_escape").decode()
 
     return _CONTROL.sub(escape, text)
 
