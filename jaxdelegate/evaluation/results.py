@@ -4,21 +4,20 @@ The first line of the part file identifies the run; one line per image follows, 
 batches are used, so that a resumed run computes the same batches.
 """
 
-import contextlib
 import hashlib
 import json
 import math
 import os
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from google.protobuf import json_format
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath
+from jaxdelegate.model.writing import write_file
 from jaxdelegate.optional import optional_module
 from jaxdelegate.version import __version__
 
@@ -127,11 +126,14 @@ def write_results(path: Path, rows: Sequence[Row], fields: Mapping[str, str]) ->
 
     `fields` are the columns with the names of their Parquet types.
     """
-    with atomically(path) as temporary:
+
+    def write(file: BinaryIO) -> None:
         if path.suffix == ".parquet":
-            _write_parquet(temporary, rows, fields)
+            _write_parquet(file, rows, fields)
         else:
-            temporary.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            file.writelines(f"{json.dumps(row)}\n".encode() for row in rows)
+
+    write_file(os.fspath(path), write)
 
 
 def write_metrics(path: Path, metrics: Any) -> None:
@@ -143,21 +145,10 @@ def write_metrics(path: Path, metrics: Any) -> None:
         path.write_bytes(metrics.SerializeToString())
 
 
-@contextlib.contextmanager
-def atomically(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder; it becomes `path` unless the block raises."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # no attacker can guess it
-    try:
-        yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_parquet(path: Path, rows: Sequence[Row], fields: Mapping[str, str]) -> None:
+def _write_parquet(file: BinaryIO, rows: Sequence[Row], fields: Mapping[str, str]) -> None:
     pa, parquet = (optional_module(name, "eval") for name in ("pyarrow", "pyarrow.parquet"))
     schema = pa.schema([(name, _parquet_type(pa, kind)) for name, kind in fields.items()])
-    parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
+    parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), file)
 
 
 def _parquet_type(pa: Any, name: str) -> Any:
