@@ -7,8 +7,6 @@ import io
 import itertools
 import json
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
-from jaxdelegate.benchmark.timing import overlapping_runs
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.protos import message
@@ -338,21 +335,10 @@ def test_full_delegation_is_required() -> None:
         benchmark(two_adds(), SHORT, values=nothing)
 
 
-def test_how_long_it_runs() -> None:
-    model = two_adds()
-    dry = benchmark(model, dataclasses.replace(SHORT, dry_run=True))
+def test_a_dry_run_measures_the_preparation_only() -> None:
+    dry = benchmark(two_adds(), dataclasses.replace(SHORT, dry_run=True))
     assert (dry.warmup.count, dry.inference.count, dry.inferences_per_second) == (0, 0, 0)
-    longer = benchmark(model, dataclasses.replace(SHORT, num_runs=0, min_secs=0.05))
-    assert longer.inference.count > 10
-    cut = benchmark(model, dataclasses.replace(SHORT, num_runs=10**6, max_secs=0.05))
-    assert cut.inference.count < 10**6
-    start = time.perf_counter()
-    benchmark(model, dataclasses.replace(SHORT, num_runs=4, warmup_runs=1, run_delay=0.02))
-    assert time.perf_counter() - start > 5 * 0.02
-    start = time.perf_counter()
-    paced = dataclasses.replace(SHORT, num_runs=5, warmup_runs=0, run_frequency=50)
-    benchmark(model, paced)
-    assert time.perf_counter() - start > 4 / 50
+    assert dry.init_us > 0
 
 
 def test_memory_figures() -> None:
@@ -403,27 +389,6 @@ def test_throughput_with_runs_in_flight() -> None:
     assert any(f"2 in flight, from host to host: {rate:g} inferences/s" in line for line in lines)
     assert found.as_dict()["throughput"]["inferences_per_second"] == rate
     assert benchmark(two_adds(), SHORT).as_dict()["throughput"] is None
-
-
-@pytest.mark.parametrize(
-    ("in_flight", "runs", "expected"),
-    [(1, 3, "+0 -0 +1 -1 +2 -2"), (2, 3, "+0 +1 -0 +2 -1 -2"), (4, 2, "+0 +1 -0 -1")],
-)
-def test_the_requested_number_of_runs_is_in_flight(
-    in_flight: int, runs: int, expected: str
-) -> None:
-    events: list[str] = []
-    number = itertools.count(-1)  # the first is not timed
-
-    def start() -> Callable[[], None]:
-        n = next(number)
-        events.append(f"+{n}")
-        return lambda: events.append(f"-{n}")
-
-    options = dataclasses.replace(SHORT, num_runs=runs, inflight=in_flight)
-    found = overlapping_runs(start, options, batch=8)
-    assert " ".join(events) == f"+-1 --1 {expected}"
-    assert found.runs == runs
 
 
 def test_a_sweep_over_batch_sizes() -> None:
