@@ -120,14 +120,14 @@ class _Program:
             name: dataclasses.replace(
                 i,
                 scopes=self._scopes(i),
-                traffic=i.bytes + sum(self._by_name[o].bytes for o in self._operands(i)),
+                traffic=i.bytes + sum(operand.bytes for operand in self._operands(i)),
                 called=frozenset(inner.name for inner in self._inside(i)),
             )
             for name, i in self._by_name.items()
         }
 
-    def _operands(self, instruction: Instruction) -> list[str]:
-        return [name for name in instruction.operands if name in self._by_name]
+    def _operands(self, instruction: Instruction) -> list[Instruction]:
+        return [self._by_name[name] for name in instruction.operands if name in self._by_name]
 
     def _inside(self, instruction: Instruction) -> Iterable[Instruction]:
         for computation in instruction.computations:
@@ -141,21 +141,18 @@ class _Program:
         XLA drops the metadata of some instructions that it rewrites, such as a dot under a bias.
         """
         rank = self._rank.__getitem__
-        inside = self._own(instruction)
+        inside = self._with_inner(instruction)
         if inside:
             return tuple(sorted(inside, key=rank))
         users = self._users.get(instruction.name, ())
-        reading = {scope for user in users for scope in self._own(user)}
-        if reading:
-            return (min(reading, key=rank),)
-        operands = (self._by_name[name] for name in self._operands(instruction))
-        read = {scope for operand in operands for scope in self._own(operand)}
-        if read:
-            return (max(read, key=rank),)
+        for first, neighbors in ((min, users), (max, self._operands(instruction))):
+            scopes = {scope for neighbor in neighbors for scope in self._with_inner(neighbor)}
+            if scopes:
+                return (first(scopes, key=rank),)
         caller = self._callers.get(instruction.name)
         return () if caller is None else self._scopes(caller)
 
-    def _own(self, instruction: Instruction) -> set[str]:
+    def _with_inner(self, instruction: Instruction) -> set[str]:
         inside = [i for i in self._inside(instruction) if i.opcode not in _SILENT]
         return {scope for i in inside for scope in i.scopes} or {*instruction.scopes}
 

@@ -55,17 +55,20 @@ def _set(values: flags.FlagValues, name: str, other: str, value: object) -> None
 
 
 def read(values: flags.FlagValues) -> FlagValues:
-    """The parsed values of the providers' flags, for code outside of tools."""
-    names = [flag.name for flag in providers.all_flags()]
-    positions = {name: values[name].position for name in names if values[name].present}
-    return FlagValues({name: values[name].value for name in names}, positions)
+    """The values of the providers' flags, for code outside of tools.
+
+    Flags that the tool does not have are as if they were not given.
+    """
+    declared = {flag.name: flag for flag in providers.all_flags()}
+    ours = [name for name in declared if name in values]
+    positions = {name: values[name].position for name in ours if values[name].present}
+    defaults = {name: flag.default for name, flag in declared.items()}
+    return FlagValues(defaults | {name: values[name].value for name in ours}, positions)
 
 
 def options(values: flags.FlagValues) -> DelegateOptions:
     """JaxDelegate's options from the flags that a tool has declared."""
-    declared = [providers.as_flag(flag) for flag in providers.all_flags()]
-    names = [flag.name for flag in declared if flag.name in values and values[flag.name].present]
-    return jax_options(FlagValues.of(declared, {name: values[name].value for name in names}))
+    return jax_options(read(values))
 
 
 def given_options(values: flags.FlagValues) -> dict[str, Any]:
