@@ -5,7 +5,6 @@ Semantics: tools/evaluation/stages/object_detection_stage.cc.
 
 import dataclasses
 import hashlib
-import itertools
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from jaxdelegate.evaluation.coco_metrics import CocoMetrics, coco_metrics
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath, list_images, no_images, read_lines
 from jaxdelegate.evaluation.ground_truth import (
+    AnnotatedImage,
     Instances,
     read_ground_truth_proto,
     read_instances,
@@ -127,28 +127,25 @@ def evaluate_coco(
     """
     settings = settings or RunSettings()
     truth = _read_truth(images, instances, ground_truth_proto, allowlist, num_images)
-    n_classes = _count_classes(model_labels, truth.instances)
-    opened = open_to_run(model, interpreter, settings, num_images=len(truth.names), num_outputs=4)
+    n_classes = _count_classes(model_labels, truth)
+    opened = open_to_run(model, interpreter, settings, num_images=len(truth.images), num_outputs=4)
     order = _output_order(os.fspath(model), opened)
     task = _task(truth, order, n_classes, class_offset)
     run = run_images(task, opened, images, settings)
     tflite, coco = _measure(truth, run)
-    truth.notes += _unknown_classes(truth, run)
-    if coco is None and tflite is None:
-        truth.notes.append("mAP metrics are meaningless w/o ground truth.")
-    return CocoResult(tflite=tflite, coco=coco, run=run, notes=(*run.notes, *truth.notes))
+    notes = (*run.notes, *truth.notes, *_unknown_classes(truth, run))
+    if tflite is None:
+        notes = (*notes, "mAP metrics are meaningless w/o ground truth.")
+    return CocoResult(tflite=tflite, coco=coco, run=run, notes=notes)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class _Truth:
-    names: list[str]
-    objects: Mapping[str, Objects] | None  # None: no annotations
-    instances: Instances | None
-    notes: list[str]
-
-    @property
-    def image_ids(self) -> list[int] | None:
-        return None if self.instances is None else [i.image_id for i in self.instances.images]
+    images: Sequence[AnnotatedImage]
+    # What TFLite compares with for each image; None: it skips an image without annotations.
+    objects: Sequence[Objects | None] | None  # None: no ground truth
+    categories: Sequence[Mapping[str, Any]] | None = None  # None: no instances file
+    notes: tuple[str, ...] = ()
 
 
 def _read_truth(
@@ -170,44 +167,46 @@ def _read_truth(
         return _truth_of_instances(Path(folder), read_instances(instances, allowlist), last)
     if not present:
         raise no_images(folder)
-    names = present[:last]
+    images = [AnnotatedImage(name) for name in present[:last]]
     if proto is None:
-        return _Truth(names, objects=None, instances=None, notes=[])
-    objects = read_ground_truth_proto(proto)
-    if not set(names) & set(objects):
+        return _Truth(images, objects=None)
+    annotated = read_ground_truth_proto(proto)
+    if annotated.keys().isdisjoint(image.name for image in images):
         raise DataError(f"{os.fspath(proto)}: none of its images is in {os.fspath(folder)!r}")
-    known, notes = set(present), []
-    missing = [name for name in objects if name not in known]
+    known = set(present)
+    missing = [name for name in annotated if name not in known]
+    notes = []
     if missing:
         count = plural(len(missing), "annotated image")
         notes.append(f"missing: {count}; the first: {missing[0]!r}")
-    return _Truth(names, objects, None, notes)
+    nothing = Objects.of([], [])
+    return _Truth(images, [annotated.get(i.name, nothing) for i in images], notes=tuple(notes))
 
 
 def _truth_of_instances(folder: Path, instances: Instances, last: int | None) -> _Truth:
-    kept = Instances(instances.images[:last], instances.categories)
-    names = [image.name for image in kept.images]
-    if not names:
+    images = instances.images[:last]
+    if not images:
         raise DataError("no image is in both the instances file and the allowlist")
-    if not any((folder / name).is_file() for name in names):
+    if not any((folder / image.name).is_file() for image in images):
         raise DataError(
-            f"none of the {len(names)} images of the instances file is in {str(folder)!r}; "
-            f"the first: {names[0]!r}"
+            f"none of the {len(images)} images of the instances file is in {str(folder)!r}; "
+            f"the first: {images[0].name!r}"
         )
-    annotated = {image.name: image.objects for image in kept.images if image.annotations}
-    return _Truth(names, annotated, kept, [])
+    # As TFLite's script, which keeps annotated images only.
+    objects = [image.objects if image.annotations else None for image in images]
+    return _Truth(images, objects, instances.categories)
 
 
-def _count_classes(model_labels: StrPath | None, instances: Instances | None) -> int | None:
+def _count_classes(model_labels: StrPath | None, truth: _Truth) -> int | None:
     """The bound of the class ids, which only labels set: a data set may have a part of them."""
     if model_labels is not None:
         count = len(read_lines(model_labels, "model output labels"))
         if count == 0:
             raise DataError("no classes: the labels are empty")
         return count
-    if instances is None:
+    if truth.categories is None:
         raise OptionError("model output labels are needed without an instances file")
-    if not instances.categories:
+    if not truth.categories:
         raise DataError("no classes: the categories are empty")
     return None
 
@@ -241,19 +240,20 @@ def _task(truth: _Truth, order: tuple[int, ...], n_classes: int | None, class_of
         n = min(max(int(np.ravel(count)[0]), 0), len(boxes))
         ids = [int(c) + class_offset for c in classes[:n]]
         if n_classes is not None:
-            _check_ids(truth.names[i], ids, n_classes)
+            _check_ids(truth.images[i].name, ids, n_classes)
         return {
             "class_ids": ids,
             "scores": [finite(float(x)) for x in scores[:n]],
             "boxes": [[finite(float(x)) for x in box] for box in boxes[:n]],
         }
 
-    listed = hashlib.sha256(str(truth.image_ids).encode()).hexdigest()
-    options = {"n_classes": n_classes, "class_offset": class_offset, "image_ids": listed}
-    ids = truth.image_ids or itertools.repeat(None)
-    known: list[Row] = [
-        {"image": name, "image_id": number} for name, number in zip(truth.names, ids, strict=False)
-    ]
+    ids = None if truth.categories is None else [image.image_id for image in truth.images]
+    options = {
+        "n_classes": n_classes,
+        "class_offset": class_offset,
+        "image_ids": hashlib.sha256(str(ids).encode()).hexdigest(),
+    }
+    known: list[Row] = [{"image": i.name, "image_id": i.image_id} for i in truth.images]
     return Task("coco_eval", known, None, options, _COLUMNS, row)
 
 
@@ -269,25 +269,24 @@ def _check_ids(name: str, ids: Sequence[int], n_classes: int) -> None:
 def _measure(truth: _Truth, run: ImageRun) -> tuple[AveragePrecisions | None, CocoMetrics | None]:
     if truth.objects is None:
         return None, None
-    nothing = Objects.of([], [])
-    good = [(i, _detected(row)) for i, row in enumerate(run.rows) if row["error"] is None]
+    rows = zip(truth.images, truth.objects, run.rows, strict=True)
+    good = [(i, objects, _detected(row)) for i, objects, row in rows if row["error"] is None]
     coco = None
-    if truth.instances is not None:
-        images = [truth.instances.images[i] for i, _ in good]
-        coco = coco_metrics(images, [d for _, d in good], truth.instances.categories)
-        # TFLite's script keeps annotated images only
-        good = [(i, d) for i, d in good if truth.names[i] in truth.objects]
-    annotated = [truth.objects.get(truth.names[i], nothing) for i, _ in good]
+    if truth.categories is not None:
+        coco = coco_metrics([i for i, _, _ in good], [d for _, _, d in good], truth.categories)
+    pairs = [(objects, detected) for _, objects, detected in good if objects is not None]
     with tqdm(desc="average precision", unit="class", disable=None) as bar:
-        tflite = average_precisions(annotated, [d for _, d in good], on_class=bar.update)
+        tflite = average_precisions(
+            [o for o, _ in pairs], [d for _, d in pairs], on_class=bar.update
+        )
     return tflite, coco
 
 
 def _unknown_classes(truth: _Truth, run: ImageRun) -> list[str]:
     """A note on detected classes that the instances file does not have."""
-    if truth.instances is None:
+    if truth.categories is None:
         return []
-    known = {category["id"] for category in truth.instances.categories}
+    known = {category["id"] for category in truth.categories}
     unknown = Counter(n for row in run.rows for n in row["class_ids"] if n not in known)
     if not unknown:
         return []

@@ -20,13 +20,13 @@ _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 
 @dataclasses.dataclass(frozen=True)
 class AnnotatedImage:
-    """An image of COCO and its annotations as in the file."""
+    """An image and its annotations as in COCO's file; a name alone without that file."""
 
-    image_id: int
     name: str
-    width: int
-    height: int
-    annotations: tuple[Mapping[str, Any], ...]
+    image_id: int | None = None
+    width: int = 0
+    height: int = 0
+    annotations: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def objects(self) -> Objects:
@@ -75,7 +75,7 @@ def read_instances(path: StrPath, allowlist: StrPath | None = None) -> Instances
         annotations[row["image_id"]].append(row)
     annotated = [
         AnnotatedImage(
-            i["id"], i["file_name"], i["width"], i["height"], tuple(annotations[i["id"]])
+            i["file_name"], i["id"], i["width"], i["height"], tuple(annotations[i["id"]])
         )
         for i in images
         if allowed is None or i["id"] in allowed
