@@ -17,32 +17,26 @@ import numpy as np
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.model import ImageModel, open_image_model, stock_errors
+from jaxdelegate.evaluation.pipeline import Outputs, Start
 from jaxdelegate.interpreter import Interpreter
-
-Outputs = tuple[np.ndarray, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Device:
-    model: ImageModel
-    thread: ThreadPoolExecutor  # one thread: the only one that runs the model
-
-    def start(self, images: np.ndarray) -> Callable[[], Outputs]:
-        """`ImageModel.start`; a call that would block the caller runs in the thread."""
-        if self.model.in_flight > 1:
-            return self.model.start(images)
-        return self.thread.submit(self.model.invoke, images).result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOnDevices(ImageModel):
     """An allocated interpreter on each device; the other attributes are those of the first."""
 
-    round_robin: Iterator[_Device]
+    starts: Iterator[Start]  # the devices in turn, again and again
 
     def start(self, images: np.ndarray) -> Callable[[], Outputs]:
         """Start to run [B, H, W, 3], which must not change until the outputs are available."""
-        return next(self.round_robin).start(images)
+        return next(self.starts)(images)
+
+
+def _start(model: ImageModel, thread: ThreadPoolExecutor) -> Start:
+    """`ImageModel.start`; in the thread, which has one device, if it would block the caller."""
+    if model.in_flight > 1:
+        return model.start
+    return lambda images: thread.submit(model.invoke, images).result
 
 
 def open_on_devices(
@@ -67,7 +61,7 @@ def open_on_devices(
     return ModelOnDevices(
         **{f.name: getattr(first, f.name) for f in dataclasses.fields(first)}
         | {"in_flight": sum(model.in_flight for model in models), "devices": len(models)},
-        round_robin=itertools.cycle(map(_Device, models, threads)),
+        starts=itertools.cycle(map(_start, models, threads)),
     )
 
 
