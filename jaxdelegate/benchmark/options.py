@@ -18,7 +18,7 @@ def _option(default: Any, label: str, text: str, least: int | None = None) -> An
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How often and when the model runs."""
+    """How often and when the model runs, what is sampled meanwhile, and the result's name."""
 
     num_runs: int = _option(
         50, "Min num runs", "Minimum of timed runs; see min_secs and max_secs.", least=0
@@ -39,6 +39,8 @@ class RunOptions:
         "Number of prorated runs per second",
         "Start this many runs per second, instead of a fixed delay; late runs start at once.",
     )
+    benchmark_name: str = _option("", "Benchmark name", "A name for the result.")
+    output_prefix: str = _option("", "Output prefix", "Accepted, without effect, as in TFLite.")
     warmup_runs: int = _option(
         1, "Min warmup runs", "Minimum of untimed runs before them.", least=0
     )
@@ -47,6 +49,14 @@ class RunOptions:
     )
     dry_run: bool = _option(
         False, "Run w/o invoking kernels", "Load, delegate, compile and allocate, but run nothing."
+    )
+    report_peak_memory_footprint: bool = _option(
+        False,
+        "Report the peak memory footprint",
+        "Sample the memory of the process in a thread; may affect the timing.",
+    )
+    memory_footprint_check_interval_ms: int = _option(
+        50, "Memory footprint check interval (ms)", "How often to sample it.", least=1
     )
     inflight: int = _option(
         0,
@@ -104,18 +114,8 @@ class InputOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuringOptions:
-    """What is measured besides the time of runs, and what the result is called."""
+    """What is measured besides the time of the runs."""
 
-    benchmark_name: str = _option("", "Benchmark name", "A name for the result.")
-    output_prefix: str = _option("", "Output prefix", "Accepted, without effect, as in TFLite.")
-    report_peak_memory_footprint: bool = _option(
-        False,
-        "Report the peak memory footprint",
-        "Sample the memory of the process in a thread; may affect the timing.",
-    )
-    memory_footprint_check_interval_ms: int = _option(
-        50, "Memory footprint check interval (ms)", "How often to sample it.", least=1
-    )
     enable_op_profiling: bool = _option(
         False, "Enable op profiling", "Report the time of every operator, in extra runs at the end."
     )
