@@ -17,11 +17,12 @@ IOU_THRESHOLDS = tuple(float(np.float32(0.5) + i * np.float32(0.05)) for i in ra
 
 @dataclasses.dataclass(frozen=True)
 class Objects:
-    """Objects of one image, annotated or detected."""
+    """Objects that are annotated or detected in one image, or in several."""
 
     classes: np.ndarray  # [n] int
     boxes: np.ndarray  # [n, 4] float32: top, left, bottom, right, as fractions of the image
     scores: np.ndarray  # [n] float32; 1 for annotations
+    images: np.ndarray  # [n] int, ascending: the index of the image of each
 
     @classmethod
     def of(
@@ -35,11 +36,28 @@ class Objects:
             np.asarray(classes, np.int64).reshape(n),
             np.asarray(boxes, np.float32).reshape(n, 4),
             np.ones(n, np.float32) if scores is None else np.asarray(scores, np.float32),
+            np.zeros(n, np.int64),
         )
 
-    def select(self, mask: np.ndarray) -> "Objects":
-        """The objects that a mask [n] or indices select."""
-        return Objects(self.classes[mask], self.boxes[mask], self.scores[mask])
+    @classmethod
+    def merged(cls, images: Sequence["Objects"]) -> "Objects":
+        """The objects of all images, each of which has one image."""
+        parts = [Objects.of([], []), *images]
+        return cls(
+            np.concatenate([o.classes for o in parts]),
+            np.concatenate([o.boxes for o in parts]),
+            np.concatenate([o.scores for o in parts]),
+            np.repeat(np.arange(len(images)), [len(o.classes) for o in images]),
+        )
+
+    def only(self, number: int) -> "Objects":
+        """The objects of a class."""
+        mask = self.classes == number
+        return Objects(self.classes[mask], self.boxes[mask], self.scores[mask], self.images[mask])
+
+    def in_image(self, image: int) -> slice:
+        """The positions of an image's objects."""
+        return slice(*np.searchsorted(self.images, (image, image + 1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +80,11 @@ def average_precisions(
     `thresholds` are of intersection over union; `on_class` is called after each class.
     """
     limits = np.asarray(thresholds, np.float32)
-    all_truth, all_detected = _merged(truth), _merged(detected)
-    classes = np.union1d(all_truth[0].classes, all_detected[0].classes)
+    all_truth, all_detected = Objects.merged(truth), Objects.merged(detected)
+    classes = np.union1d(all_truth.classes, all_detected.classes)
     table = np.zeros((len(classes), len(thresholds)), np.float32)
     for i, number in enumerate(classes):
-        table[i] = _of_class(_only(all_truth, number), _only(all_detected, number), limits)
+        table[i] = _of_class(all_truth.only(number), all_detected.only(number), limits)
         on_class()
     if not len(classes):
         return AveragePrecisions(tuple(thresholds), (), 0.0)
@@ -81,28 +99,9 @@ def _sum(values: np.ndarray) -> np.ndarray:
     return total
 
 
-_Merged = tuple[Objects, np.ndarray]  # objects of all images, and their images [n], ascending
-
-
-def _merged(images: Sequence[Objects]) -> _Merged:
-    parts = [Objects.of([], []), *images]
-    objects = Objects(
-        np.concatenate([o.classes for o in parts]),
-        np.concatenate([o.boxes for o in parts]),
-        np.concatenate([o.scores for o in parts]),
-    )
-    return objects, np.repeat(np.arange(len(images)), [len(o.classes) for o in images])
-
-
-def _only(merged: _Merged, number: int) -> _Merged:
-    objects, images = merged
-    mask = objects.classes == number
-    return objects.select(mask), images[mask]
-
-
-def _of_class(truth: _Merged, detected: _Merged, thresholds: np.ndarray) -> np.ndarray:
+def _of_class(truth: Objects, detected: Objects, thresholds: np.ndarray) -> np.ndarray:
     """Average precision at each threshold; 0 without ground truth."""
-    n_truth, scores = len(truth[1]), detected[0].scores
+    n_truth, scores = len(truth.classes), detected.scores
     if n_truth == 0 or not len(scores):
         return np.zeros(len(thresholds), np.float32)
     order = np.argsort(-scores, kind="stable")
@@ -113,13 +112,14 @@ def _of_class(truth: _Merged, detected: _Merged, thresholds: np.ndarray) -> np.n
     return np.array([of_curve(p, r) for p, r in zip(precision, recall, strict=True)], np.float32)
 
 
-def _hits(truth: _Merged, detected: _Merged, thresholds: np.ndarray) -> np.ndarray:
+def _hits(truth: Objects, detected: Objects, thresholds: np.ndarray) -> np.ndarray:
     """Which detections are correct: [thresholds, n]."""
-    hits = np.zeros((len(thresholds), len(detected[1])), np.bool_)
-    for image in np.unique(truth[1]):
-        true, part = (slice(*np.searchsorted(m[1], (image, image + 1))) for m in (truth, detected))
+    hits = np.zeros((len(thresholds), len(detected.classes)), np.bool_)
+    for image in np.unique(truth.images):
+        part = detected.in_image(image)
+        boxes, scores = detected.boxes[part], detected.scores[part]
         hits[:, part] = _hits_in_image(
-            truth[0].boxes[true], detected[0].boxes[part], detected[0].scores[part], thresholds
+            truth.boxes[truth.in_image(image)], boxes, scores, thresholds
         )
     return hits
 

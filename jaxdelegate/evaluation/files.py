@@ -28,6 +28,11 @@ def read_lines(path: StrPath, what: str) -> list[str]:
         raise DataError(f"{what} {os.fspath(path)!r}: expected UTF-8 text: {error}") from error
 
 
+def bad_line(what: str, path: StrPath, number: int, expected: str, line: str) -> DataError:
+    source = f"{what} {os.fspath(path)!r}"
+    return DataError(f"{source}: line {number}: expected {expected}, got {line!r}")
+
+
 def list_images(folder: StrPath) -> list[str]:
     """Names of the image files in a folder, sorted as TFLite sorts them (by code point)."""
     return sorted(name for name in _names(folder) if Path(name).suffix.lower() in SUFFIXES)
@@ -103,10 +108,7 @@ def _read_synsets(path: StrPath) -> dict[str, str]:
         synset, _, words = line.strip().partition(" ")
         label = words.split(",")[0].strip()
         if synset and not label:
-            raise DataError(
-                f"synset labels {os.fspath(path)!r}: line {i}: expected `n01440764 label`, "
-                f"got {line!r}"
-            )
+            raise bad_line("synset labels", path, i, "`n01440764 label`", line)
         labels[synset] = label
     return labels
 
@@ -120,9 +122,7 @@ def without_denylisted(
     denied = set()
     for i, line in enumerate(read_lines(denylist, "denylist"), 1):
         if not line.strip().isdecimal() or not 1 <= int(line) <= len(images):
-            raise DataError(
-                f"denylist {os.fspath(denylist)!r}: line {i}: expected an image's number, 1 to "
-                f"{len(images)}, got {line!r}"
-            )
+            expected = f"an image's number, 1 to {len(images)}"
+            raise bad_line("denylist", denylist, i, expected, line)
         denied.add(int(line))
     return [image for i, image in enumerate(images, 1) if i not in denied]

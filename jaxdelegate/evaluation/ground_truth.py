@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError
 from jaxdelegate import protos
 from jaxdelegate.evaluation.average_precision import Objects
 from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.files import StrPath, read_lines
+from jaxdelegate.evaluation.files import StrPath, bad_line, read_lines
+from jaxdelegate.measuring import protos
 
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 
@@ -146,9 +147,7 @@ def _read_ids(path: StrPath) -> set[int]:
     ids = set()
     for i, line in enumerate(read_lines(path, "allowlist"), 1):
         if not line.strip().isdecimal():
-            raise DataError(
-                f"allowlist {os.fspath(path)!r}: line {i}: expected an image id, got {line!r}"
-            )
+            raise bad_line("allowlist", path, i, "an image id", line)
         ids.add(int(line))
     return ids
 

@@ -138,8 +138,8 @@ def test_random_images_by_the_literal_definition(rng: np.random.Generator) -> No
     want = [
         [
             literal(
-                [t.select(t.classes == c) for t in truth],
-                [f.select(f.classes == c) for f in found],
+                [t.only(c) for t in truth],
+                [f.only(c) for f in found],
                 x,
             )
             for c in (0, 1)
