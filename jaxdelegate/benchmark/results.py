@@ -33,8 +33,18 @@ class InputRecord:
     dtype: str
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchmarkReport:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timings:
+    """What was measured while the model ran."""
+
+    warmup: Stat  # the untimed runs; the first one is the first inference
+    inference: Stat  # the timed runs
+    throughput: Throughput | None = None  # several runs in flight; None: not requested
+    joules: float | None = None  # per inference, of the whole GPU; None: not measured
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkReport(Timings):
     """One benchmark. Times are in microseconds. None: not requested, or without JaxDelegate."""
 
     name: str
@@ -50,13 +60,9 @@ class BenchmarkReport:
     device: str | None  # its name; None without JaxDelegate
     startup_us: int  # creating the delegates, and starting jax's devices
     init_us: int  # reading, partitioning, compiling, moving weights, allocating tensors
-    warmup: Stat  # the untimed runs; the first one is the first inference
-    inference: Stat  # the timed runs
     input_bytes: int  # the size of all inputs together
     footprint: Footprint  # growth of the process
     device_memory: DeviceMemory | None = None
-    throughput: Throughput | None = None  # several runs in flight; None: not requested
-    joules: float | None = None  # per inference, of the whole GPU; None: not measured
     profile: Profile | None = None
     precision: Any = None
     peaks: DevicePeaks | None = None

@@ -31,9 +31,9 @@ from jaxdelegate.benchmark.memory import (
 from jaxdelegate.benchmark.op_profile import Profile, collect
 from jaxdelegate.benchmark.options import BenchmarkOptions, InputOptions
 from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
-from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord, result_lines
+from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord, Timings, result_lines
 from jaxdelegate.benchmark.session import Session
-from jaxdelegate.benchmark.timing import Log, Throughput, micros, overlapping_runs, timed_runs
+from jaxdelegate.benchmark.timing import Log, micros, overlapping_runs, timed_runs
 from jaxdelegate.benchmark.work import OpTime
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.measuring.inputs import InputLayer, InputSource, UniformValues, free_dimensions
@@ -57,8 +57,8 @@ def benchmark(
     *,
     values: FlagValues | None = None,
     log: Log = lambda _line: None,
-    before: Callback = lambda _session: None,
-    after: Callback = lambda _session: None,
+    before: Callback | None = None,
+    after: Callback | None = None,
 ) -> BenchmarkReport:
     """Measure a model: preparation, first inference, warm-up, timed runs, memory, energy.
 
@@ -80,12 +80,14 @@ def benchmark(
     with run.peak_monitor() as monitor:
         ready = run.prepare()
         arrays = run.inputs(ready.session)
-        before(ready.session)
-        timed = run.timed(ready, arrays)
-    report = run.report(ready, arrays, timed, None if monitor is None else monitor.peak_mb)
+        if before is not None:
+            before(ready.session)
+        timings = run.timings(ready, arrays)
+    report = run.report(ready, arrays, timings, None if monitor is None else monitor.peak_mb)
     for line in result_lines(report):
         log(line)
-    after(ready.session)
+    if after is not None:
+        after(ready.session)
     return dataclasses.replace(
         report,
         profile=run.profile(ready, arrays),
@@ -143,14 +145,6 @@ class _Prepared:
         if ours is None:
             return None
         return measured_peaks(ours.device, ours.lowering_context.precision.operand)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Timed:
-    warmup: Stat
-    inference: Stat
-    joules: float | None  # per inference
-    throughput: Throughput | None
 
 
 class _Run:
@@ -230,7 +224,7 @@ class _Run:
     def inputs(self, session: Session) -> list[np.ndarray]:
         return make_inputs(session.inputs, self._options.layers(), self._seed)
 
-    def timed(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> _Timed:
+    def timings(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> Timings:
         session, options, device = ready.session, self._options, ready.device
         placed = session.on_device(arrays, device) if options.device_inputs else arrays
         with energy_meter(device, is_requested=options.energy) as meter:
@@ -245,13 +239,13 @@ class _Run:
             throughput = overlapping_runs(
                 lambda: session.start(arrays, device), options, batch=batch
             )
-        return _Timed(warmup, inference, joules, throughput)
+        return Timings(warmup=warmup, inference=inference, joules=joules, throughput=throughput)
 
     def report(
         self,
         ready: _Prepared,
         arrays: Sequence[np.ndarray],
-        timed: _Timed,
+        timings: Timings,
         sampled_mb: float | None,
     ) -> BenchmarkReport:
         session, device = ready.session, ready.device
@@ -269,15 +263,12 @@ class _Run:
             device=None if device is None else f"{device.device_kind} ({device})",
             startup_us=ready.startup_us,
             init_us=ready.init_us,
-            warmup=timed.warmup,
-            inference=timed.inference,
             input_bytes=sum(array.nbytes for array in arrays),
             footprint=ready.footprint(sampled_mb),
             device_memory=ready.device_memory(),
-            throughput=timed.throughput,
-            joules=timed.joules,
             flags=self._values.given(),
             versions=_versions(),
+            **vars(timings),
         )
 
     def profile(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> Profile | None:
