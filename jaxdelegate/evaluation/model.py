@@ -2,19 +2,18 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxdelegate.digests import fingerprint
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath
 from jaxdelegate.evaluation.images import INPUT_TYPES, Preprocessing
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.model.source import open_source
 from jaxdelegate.text import printable
 
 _TOLERANCE = 1e-3  # between a batch and a single image, relative to the largest output
@@ -27,7 +26,7 @@ class ImageModel:
     """An allocated interpreter, jaxdelegate's or a stock one, with one image input [B, H, W, 3]."""
 
     interpreter: Any  # None where the model runs in another process
-    digest: str  # SHA-256 of the file
+    digest: str  # the fingerprint of the file
     input_index: int
     input_shape: tuple[int, int, int, int]  # [B, H, W, 3]
     dtype: np.dtype  # the dtype of the input
@@ -87,15 +86,11 @@ def open_interpreter(path: StrPath) -> Interpreter:
     return Interpreter(os.fspath(path), experimental_delegates=[delegate])
 
 
-def digest_of(path: StrPath) -> str:
-    return hashlib.sha256(open_source(path).content).hexdigest()
-
-
 def open_image_model(
     path: StrPath, interpreter: Any, *, batch_size: int, num_outputs: int
 ) -> ImageModel:
     """Check a model and set its batch size: 1, with a note, if it does not support another."""
-    source, digest = os.fspath(path), digest_of(path)
+    source, digest = os.fspath(path), fingerprint(path)
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     if len(inputs) != 1 or len(outputs) != num_outputs:
         raise DataError(
