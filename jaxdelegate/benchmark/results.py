@@ -11,9 +11,7 @@ from jaxdelegate.benchmark.applied import AppliedDelegate
 from jaxdelegate.benchmark.memory import DeviceMemory, Footprint, HostMemory
 from jaxdelegate.benchmark.op_profile import Profile
 from jaxdelegate.benchmark.peaks import DevicePeaks
-from jaxdelegate.benchmark.throughput import Throughput
 from jaxdelegate.benchmark.timing import Throughput
-from jaxdelegate.measuring import protos
 from jaxdelegate.measuring.stats import Stat
 from jaxdelegate.report.json_records import plain
 from jaxdelegate.text import WIDTH, wrapped

@@ -10,7 +10,6 @@ import numpy as np
 from jaxdelegate import protos
 from jaxdelegate.benchmark.session import Session
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.measuring import protos
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep
 from jaxdelegate.text import plural, printable, wrapped
 

@@ -14,7 +14,6 @@ from jaxdelegate import protos
 from jaxdelegate.evaluation.average_precision import Objects
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath, bad_line, read_lines
-from jaxdelegate.measuring import protos
 
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 

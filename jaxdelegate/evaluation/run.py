@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from jaxdelegate import protos
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.devices import open_on_devices
 from jaxdelegate.evaluation.errors import DataError
@@ -22,7 +23,6 @@ from jaxdelegate.evaluation.results import (
     write_results,
 )
 from jaxdelegate.kernels.processor import core_count
-from jaxdelegate.measuring import protos
 from jaxdelegate.measuring.stats import Latency
 
 
