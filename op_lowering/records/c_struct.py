@@ -8,6 +8,7 @@ interpreter that the bridge accepts has every member that a record names.
 import ctypes
 import dataclasses
 import enum
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -122,7 +123,13 @@ _BY_TYPE: dict[Any, Kind] = {
 }
 
 
-def members(options: type[Options], *names: str) -> Layout:
-    """These fields of options, or all, each as C stores its type. Lists have no such kind."""
+def members(options: type[Options], *names: str, lists: Kind | None = None) -> Layout:
+    """These fields of options, or all, each as C stores its type; `lists` is the kind of tuples."""
     types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(options)}
-    return {n: _BY_TYPE.get(types[n]) or same(types[n]) for n in names or types}
+    return {name: _kind_of(types[name], lists) for name in names or types}
+
+
+def _kind_of(hint: Any, lists: Kind | None) -> Kind:
+    if lists is not None and typing.get_origin(hint) is tuple:
+        return lists
+    return _BY_TYPE.get(hint) or same(hint)

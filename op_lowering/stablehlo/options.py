@@ -226,14 +226,7 @@ RECORDS = table(
     moves(
         "STABLEHLO_GATHER",
         StablehloGatherOptions,
-        struct={
-            "offset_dims": c.INDICES,
-            "collapsed_slice_dims": c.INDICES,
-            "start_index_map": c.INDICES,
-            "index_vector_dim": c.INT64,
-            "slice_sizes": c.INDICES,
-            "indices_are_sorted": c.BOOL,
-        },
+        struct=c.members(StablehloGatherOptions, lists=c.INDICES) | {"index_vector_dim": c.INT64},
         picks_from=0,
     ),
     OperatorRecord("STABLEHLO_IOTA", StablehloIotaOptions, cost=costs.movement, struct=c.HIDDEN),
@@ -247,9 +240,7 @@ RECORDS = table(
     moves(
         "STABLEHLO_PAD",
         StablehloPadOptions,
-        struct=dict.fromkeys(
-            ("edge_padding_low", "edge_padding_high", "interior_padding"), c.by_rank(8)
-        ),
+        struct=c.members(StablehloPadOptions, lists=c.by_rank(8)),
     ),
     transcendental("STABLEHLO_POWER", precision=EXPONENTIAL, scales=INTEGERS_ONLY),
     OperatorRecord(
@@ -262,14 +253,8 @@ RECORDS = table(
     OperatorRecord(
         "STABLEHLO_REDUCE_WINDOW",
         StablehloReduceWindowOptions,
-        struct={
-            "window_dimensions": c.by_rank(8),
-            "window_strides": c.by_rank(8),
-            "base_dilations": c.by_rank(8),
-            "window_dilations": c.by_rank(8),
-            "padding": c.by_rank(16, each=2),
-            "body_subgraph_index": c.INT,
-        },
+        struct=c.members(StablehloReduceWindowOptions, lists=c.by_rank(8))
+        | {"padding": c.by_rank(16, each=2)},
         cost=_reduce_window,
         scales=INTEGERS_ONLY,
     ),
@@ -280,15 +265,7 @@ RECORDS = table(
         "STABLEHLO_SCATTER",
         StablehloScatterOptions,
         cost=_scatter,
-        struct={
-            "indices_are_sorted": c.BOOL,
-            "update_window_dims": c.INDICES,
-            "inserted_window_dims": c.INDICES,
-            "scatter_dims_to_operand_dims": c.INDICES,
-            "index_vector_dim": c.INT64,
-            "unique_indices": c.BOOL,
-            "update_computation_subgraph_index": c.INT,
-        },
+        struct=c.members(StablehloScatterOptions, lists=c.INDICES) | {"index_vector_dim": c.INT64},
         scales=INTEGERS_ONLY,
     ),
     elementwise("STABLEHLO_SELECT", precision=MOVED, scales=EQUAL),
