@@ -39,7 +39,15 @@ LAYERS = (
     ("tools",),
     ("__init__", "__main__"),
 )
-# The same for the folders of op_lowering/. `options` stands for the families' modules of that name
+# The columns of the data flow. Rooms below them are their only common leaves: a compiled program and
+# weights on devices, for example, are below both what compiles and what runs.
+COLUMNS = {
+    "plan": ("plan",),
+    "compile": ("lowering", "xla", "cache", "tuning", "compile"),
+    "run": ("runtime",),
+}
+MAY_IMPORT = {("run", "plan")}  # a runner asks for its plan, and runs the steps of it
+# The same as `LAYERS` for the folders of op_lowering/. `options` stands for the families' modules of that name
 # and those that collect them, `rule` for the other modules outside of folders.
 OPERATOR_LAYERS = (
     ("spec",),
@@ -220,6 +228,16 @@ def test_imports_point_one_way() -> None:
         for name in imports(path):
             if name.split(".")[0] == "jaxdelegate" and (module, name) not in UPWARDS:
                 assert is_below(name, module), f"{module} imports {name}"
+
+
+def test_columns_have_only_leaves_in_common() -> None:
+    columns = {name: column for column, names in COLUMNS.items() for name in names}
+    for module, path in modules().items():
+        here = columns.get(room(module))
+        others = {columns.get(room(name), here) for name in imports(path) if "." in name}
+        assert here is None or all(
+            other == here or (here, other) in MAY_IMPORT for other in others
+        ), module
 
 
 def is_below(name: str, module: str) -> bool:

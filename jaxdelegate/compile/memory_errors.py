@@ -1,4 +1,4 @@
-"""The message for an error of a device; if memory is short, what was asked for, and what helps."""
+"""The message for an error of a device; if memory is short, the sizes, and what helps."""
 
 from __future__ import annotations
 
