@@ -207,7 +207,7 @@ class Shortcut(NamedTuple):
         inputs: the tensors whose values the call takes, in this order.
         outputs: those that it computes.
         call: returns their values; None: it has done nothing, `eval` has to run. The next call may
-            overwrite them, unless somebody refers to them; nobody may keep the sequence.
+            overwrite them, unless they are referred to; the sequence must not be kept.
     """
 
     inputs: tuple[int, ...]

@@ -39,16 +39,16 @@ LAYERS = (
     ("tools",),
     ("__init__", "__main__"),
 )
-# The columns of the data flow. Rooms below them are their only common leaves: a compiled program and
-# weights on devices, for example, are below both what compiles and what runs.
+# The columns of the data flow. Rooms below them are their only common leaves: compiled programs and
+# weights on devices, for example.
 COLUMNS = {
     "plan": ("plan",),
     "compile": ("lowering", "xla", "cache", "tuning", "compile"),
     "run": ("runtime",),
 }
 MAY_IMPORT = {("run", "plan")}  # a runner asks for its plan, and runs the steps of it
-# The same as `LAYERS` for the folders of op_lowering/. `options` stands for the families' modules of that name
-# and those that collect them, `rule` for the other modules outside of folders.
+# Like `LAYERS`, for the folders of op_lowering/. `options` stands for the families' modules of that
+# name and those that collect them, `rule` for the other modules outside of folders.
 OPERATOR_LAYERS = (
     ("spec",),
     ("records",),

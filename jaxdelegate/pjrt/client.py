@@ -80,6 +80,11 @@ class Runtime:
         self.aval = functools.lru_cache(maxsize=1024)(aval)
         self.has_jax = not isinstance(sharding, _Sharding)
 
+    @property
+    def devices(self) -> Sequence[Any]:
+        """This process's devices that run its programs."""
+        return self._devices
+
     def put(self, array: Any) -> Any:
         """Copy an array from numpy or from another device to this one.
 

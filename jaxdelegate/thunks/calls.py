@@ -46,7 +46,7 @@ _THREADS, _MESSAGE, _ALLOCATIONS = 2, 3, 35
 
 
 _Run = Callable[[Sequence[Any]], Sequence[Any]]
-# Results for some values, which nobody may keep; None: XLA has to run it on them.
+# Results for some values, which no caller may keep; None: XLA has to run it on them.
 FastCall = Callable[[Iterable[Any]], Sequence[Any] | None]
 
 

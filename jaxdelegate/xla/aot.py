@@ -1,5 +1,6 @@
 """A lowered partition -> one XLA program, compiled ahead of time, its weights on the device."""
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -85,63 +86,65 @@ def compile_partition(
     arguments, constants = split_weights(partition, platform)
     with client.as_programs(device):
         prepared = tuple(resident_array(weights, weight, partition) for weight in arguments)
-        live: list[Any] = [partition.outside(i) for i in (*partition.inputs, *partition.states)]
+        live = map(partition.outside, (*partition.inputs, *partition.states))
         call, call_lists = _traced(partition, [*prepared, *live], arguments, constants)
         call_lists = tuple(map(weights.runtime.put, call_lists))
         resident = (*call_lists, *prepared)
-        n = len(resident)
-
-        inputs_and_states = [
-            (i, partition.outside(i).shape) for i in (*partition.inputs, *partition.states)
-        ]
-
-        def program(*arrays: Any) -> tuple[Any, ...]:
-            def once(values: Sequence[Any]) -> tuple[Any, ...]:
-                results: tuple[Any, ...] = call(*arrays[:n], *values)
-                return results
-
-            return over_slices(once, slices, inputs_and_states, at_once=platform != "cpu")(
-                arrays[n:]
-            )
-
-        program.__name__ = _name(partition)
-        avals = [
-            *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in resident),  # type: ignore[no-untyped-call]
-            *(
-                jax.ShapeDtypeStruct(slices.shape(i, shape), a.dtype)  # type: ignore[no-untyped-call]
-                for (i, shape), a in zip(inputs_and_states, live, strict=True)
-            ),
-        ]
+        function, avals = _on_whole_batch(partition, call, resident, slices, platform)
         if over is None:
-            whole, avals = program, [_on_device(aval, device) for aval in avals]
+            avals = [_on_device(aval, device) for aval in avals]
         else:
-            places = [None] * n + [*partition.inputs] + [None] * len(partition.states)
-            whole, avals = over.on_each(program, avals, places, len(partition.outputs))
+            states = [None] * len(partition.states)
+            places = [*[None] * len(resident), *partition.inputs, *states]
+            function, avals = over.on_each(function, avals, places, len(partition.outputs))
         donated = _replaceable(partition, slices) if donate_inputs else ()
-        numbers = tuple(n + position for position in donated)
-
-        def options(jaxpr: Any) -> Options:
-            # Likewise on a mesh, and if results take the memory of inputs: bits are the same then.
-            can_be = platform == "cpu" and calls.why_not() is None
-            is_direct = can_be and not needs_runtime(jaxpr)
-            return _options(partition, platform, is_direct=is_direct)
-
-        compiled, was_read = _compiled_ahead(whole, avals, numbers, options)
-    if was_read and platform == "gpu":
-        for used in [device] if over is None else over.mesh.local_devices:
-            cudnn.start(used)
-    states = stored_states(partition.states, partition.outside)
+        numbers = tuple(len(resident) + position for position in donated)
+        options = functools.partial(_options, partition, platform)
+        executable, was_read = _compiled(function, avals, numbers, options, weights.runtime)
     return Program(
-        executable=JaxExecutable(compiled, weights.runtime),
+        executable=executable,
         weights=prepared,
         inputs=partition.inputs,
         outputs=partition.outputs,
-        states=states,
+        states=stored_states(partition.states, partition.outside),
         donated=donated,
         was_read=was_read,
         call_lists=call_lists,
         is_on_cpu=platform == "cpu" and over is None,
     )
+
+
+def _on_whole_batch(
+    partition: LoweredPartition,
+    call: Callable[..., Any],
+    resident: Sequence[Any],
+    slices: BatchSlices,
+    platform: str,
+) -> tuple[Callable[..., Any], list[Any]]:
+    """A function of resident arrays and of whole inputs and states, and what these are.
+
+    Args:
+        partition: what it computes.
+        call: a function of resident arrays and of those of one slice.
+        resident: call lists and weights.
+        slices: of the batch.
+        platform: decides how it goes through the slices.
+    """
+    n, live = len(resident), (*partition.inputs, *partition.states)
+    specs = {i: partition.outside(i) for i in live}
+    parts = [(i, specs[i].shape) for i in live]
+
+    def program(*arrays: Any) -> tuple[Any, ...]:
+        def once(values: Sequence[Any]) -> tuple[Any, ...]:
+            results: tuple[Any, ...] = call(*arrays[:n], *values)
+            return results
+
+        return over_slices(once, slices, parts, at_once=platform != "cpu")(arrays[n:])
+
+    program.__name__ = _name(partition)
+    types = [(a.shape, a.dtype) for a in resident]
+    types += [(slices.shape(i, specs[i].shape), specs[i].dtype) for i in live]
+    return program, [jax.ShapeDtypeStruct(*one) for one in types]  # type: ignore[no-untyped-call]
 
 
 def compile_function(
@@ -170,26 +173,28 @@ def compile_function(
     avals = [_on_device(aval, device) for aval in shapes]
     options = compiler_options(platform, exact=exact, in_place=bool(donated))
     with client.as_programs(device):
-        compiled, was_read = _compiled_ahead(function, avals, donated, lambda _: options)
-    if was_read and platform == "gpu":
-        cudnn.start(device)
-    return JaxExecutable(compiled, runtime), was_read
+        return _compiled(function, avals, donated, lambda _: options, runtime)
 
 
-def _compiled_ahead(
+def _compiled(
     function: Callable[..., Any],
     avals: Sequence[Any],
     donated: tuple[int, ...],
     options: Callable[[Any], Options],
-) -> tuple[jax.stages.Compiled, bool]:
+    runtime: client.Runtime,
+) -> tuple[JaxExecutable, bool]:
     """The program, and whether it was read from JAX's own compilation cache."""
     with without_source_lines():
         # A loaded program takes every argument, used or not.
         traced = jax.jit(function, donate_argnums=donated, keep_unused=True).trace(*avals)
         lowered = traced.lower()
-    with watch_jax_cache() as was_read:
+    with watch_jax_cache() as watch:
         compiled = compiled_with(options(traced.jaxpr), lowered)
-    return compiled, was_read()
+    was_read = watch()
+    if was_read and platform_of(runtime.device.platform) == "gpu":
+        for device in runtime.devices:
+            cudnn.start(device)
+    return JaxExecutable(compiled, runtime), was_read
 
 
 def _on_device(aval: Any, device: jax.Device) -> Any:
@@ -225,9 +230,11 @@ def _traced(
         return call_batching.traced(once, types, below=ARGUMENT_BYTES)
 
 
-def _options(partition: LoweredPartition, platform: str, *, is_direct: bool = False) -> Options:
+def _options(partition: LoweredPartition, platform: str, jaxpr: Any) -> Options:
+    # Also on a mesh, and if results take the memory of inputs: bits are the same then.
+    can_be = platform == "cpu" and calls.why_not() is None
     exact = not partition.precision.is_reduced and not partition.has_integer_products
-    return compiler_options(platform, exact=exact, is_direct=is_direct)
+    return compiler_options(platform, exact=exact, is_direct=can_be and not needs_runtime(jaxpr))
 
 
 def compiled_with(options: Options, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
