@@ -24,7 +24,7 @@ from jaxdelegate.errors import (
     UnassignedError,
 )
 from jaxdelegate.version import __version__
-from jaxdelegate.whole_imports import whole_imports
+from jaxdelegate.whole_imports import register_late, whole_imports
 
 if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
@@ -109,6 +109,8 @@ _LAZY = {
     "load_delegate": ("jaxdelegate.litert", "load_delegate"),
 }
 _SUBMODULES = ("litert", "reference", "testing")
+
+register_late("jaxdelegate.litert", "native_pointer")  # stock interpreters ask delegates for it
 
 
 def __getattr__(name: str) -> Any:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import importlib
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, runtime_checkable
 
-from jaxdelegate.whole_imports import whole_imports
+from jaxdelegate.whole_imports import REGISTERED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -340,6 +339,4 @@ class SimpleDelegate(abc.ABC):
         Raises:
             InterpreterError: this process has a stock interpreter that is not supported.
         """
-        with whole_imports():
-            bridge = importlib.import_module("jaxdelegate.litert")
-        return int(bridge.native_pointer(self))
+        return int(REGISTERED["native_pointer"](self))

@@ -5,6 +5,7 @@ import creates a new package without them; and jaxlib's extensions cannot be reg
 """
 
 import contextlib
+import importlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ from types import FrameType
 from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any]
+
+# Functions of upper rooms that lower ones call; the package registers them when it is imported.
+REGISTERED: dict[str, Callable[..., Any]] = {}
 
 
 @contextlib.contextmanager
@@ -44,6 +48,17 @@ def whole_imports() -> Iterator[None]:
             is_importing = False
             for number, frame in waiting.items():
                 stack.callback(handlers[number], number, frame)
+
+
+def register_late(module: str, name: str) -> None:
+    """Register a function under its name; the first call imports its module, as a whole."""
+
+    def call(*arguments: Any) -> Any:
+        with whole_imports():
+            imported = importlib.import_module(module)
+        return getattr(imported, name)(*arguments)
+
+    REGISTERED[name] = call
 
 
 def _restore(number: int, replacement: Handler, handler: Handler) -> None:

@@ -93,8 +93,6 @@ OPERATOR_LAYERS = (
 OPTIONS = ("options", "families")
 # What the families' numpy kernels and jaxdelegate/reference/ may import of this package.
 KERNELS_USE = ("spec", "dtypes", "records", "options")
-# Stock interpreters call a method of the delegate, which must reach the bridge.
-UPWARDS = {("jaxdelegate.simple_delegate", "jaxdelegate.litert")}
 
 # Modules of op_lowering/ without jax, the only ones that the rooms below may import.
 WORDS = ("options", "dtypes", "spec", "precision", "records", "rule", "families")
@@ -226,7 +224,7 @@ def layer(name: str, layers: tuple[tuple[str, ...], ...]) -> int:
 def test_imports_point_one_way() -> None:
     for module, path in modules().items():
         for name in imports(path):
-            if name.split(".")[0] == "jaxdelegate" and (module, name) not in UPWARDS:
+            if name.split(".")[0] == "jaxdelegate":
                 assert is_below(name, module), f"{module} imports {name}"
 
 
@@ -257,8 +255,6 @@ def test_modules_of_a_room_import_each_other_one_way() -> None:
         module: {name for name in imports(path) if name in modules() and name != module}
         for module, path in modules().items()
     }
-    for module, name in UPWARDS:
-        graph[module].discard(name)
     packages = {module for module, path in modules().items() if path.name == "__init__.py"}
     left = {m: names - packages for m, names in graph.items() if m not in packages}
     while leaves := {module for module, names in left.items() if not names}:
