@@ -1,8 +1,11 @@
-"""The parts of a key for versions, the device, flags and the host.
+"""The parts of a key for versions, the device, flags, the host and JAX's settings.
 
-Nothing here imports jax.
+Nothing here imports jax. A process without jax has the settings that jax would read from the
+environment. They are stored in the directory under a digest of the environment and jax's version,
+by a process that imported jax and did not change them.
 """
 
+import contextlib
 import functools
 import importlib.util
 import itertools
@@ -15,12 +18,16 @@ from typing import Any
 
 from jaxlib import version as jaxlib_version
 
+from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import Part
 from jaxdelegate.digests import file_digest
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.kernels.processor import host_cpu, max_cpu_isa, threads
+from jaxdelegate.pjrt import jax_settings
 from jaxdelegate.xla.options import compiler_options, platform_of
 
+SETTINGS = ".settings"  # the suffix of files
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _PLUGINS = {
     "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt"),
     "tpu": ("libtpu",),
@@ -100,3 +107,23 @@ def device_identity(device: Any) -> list[Any]:
         str(getattr(device, "compute_capability", None)),
         device.client.platform_version,
     ]
+
+
+def settings_part(directory: PrivateDirectory) -> Part | None:
+    """The part of a key; None: jax is not imported, and its settings are not stored."""
+    name = Part.of([versions("cpu"), jax_settings.of_environment()]).digest + SETTINGS
+    if not jax_settings.is_jax_imported():
+        return _stored_settings(directory, name)
+    part = Part.of(jax_settings.current())
+    if jax_settings.are_of_environment() and _stored_settings(directory, name) != part:
+        with contextlib.suppress(OSError):  # storing the program will warn of it
+            directory.write(name, [f"{part.digest} {part.text}".encode()])
+    return part
+
+
+def _stored_settings(directory: PrivateDirectory, name: str) -> Part | None:
+    try:
+        digest, _, text = directory.read(name).decode().partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Part(digest, text) if _DIGEST.fullmatch(digest) else None

@@ -5,18 +5,17 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from jaxdelegate.cache import choices, settings
+from jaxdelegate.cache import choices
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, UncheckedError
+from jaxdelegate.cache.environment import SETTINGS
 from jaxdelegate.cache.key import Part
-from jaxdelegate.cache.records import SIGNATURES
-from jaxdelegate.cache.start_records import STARTS
+from jaxdelegate.cache.records import SIGNATURES, STARTS, VERDICTS
 from jaxdelegate.cache.store import ProgramStore
-from jaxdelegate.cache.support import VERDICTS
 
 _CLOCKS_DIFFER = 86400.0  # seconds
 # Files that are useless without programs.
-_RECORDS = (VERDICTS.suffix, settings.SUFFIX, STARTS.suffix, SIGNATURES)
+_RECORDS = (VERDICTS.suffix, SETTINGS, STARTS.suffix, SIGNATURES)
 
 PathLike = str | os.PathLike[str]
 

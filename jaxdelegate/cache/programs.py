@@ -20,6 +20,7 @@ import numpy as np
 from jaxdelegate.cache import locks, records
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.entry import Entry, EntryError, unpack
+from jaxdelegate.cache.environment import settings_part
 from jaxdelegate.cache.key import Key, Part
 from jaxdelegate.cache.loading import ModelData, ResultSpec, loaded
 from jaxdelegate.cache.maintenance import prune
@@ -36,10 +37,8 @@ from jaxdelegate.cache.program_key import (
     file_parts,
     process_parts,
 )
-from jaxdelegate.cache.records import Kind
-from jaxdelegate.cache.settings import settings_part
+from jaxdelegate.cache.records import Kind, StartRecord
 from jaxdelegate.cache.sources import SourceError, source_parts
-from jaxdelegate.cache.start_records import StartRecord
 from jaxdelegate.cache.store import ProgramStore, stored_weights
 from jaxdelegate.cache.weights import content_digest, file_content
 from jaxdelegate.device_weights import DeviceWeights, ModelWeights

@@ -1,14 +1,27 @@
-"""Small files next to programs: text under a key, preceded by a digest of both."""
+"""Small files next to programs: text under a key, preceded by a digest of both.
+
+With them a process that loads its programs from the cache needs neither jax nor the model:
+
+* Support verdicts: which operators of a graph XLA can run, and why the others stay on the host.
+  Evaluating rules requires jax.
+* Start records: what an interpreter needs to run one stored program. A model has one if its main
+  subgraph is a single stored program. The key covers the whole model file.
+* Signatures: what is known of a model without its operators (`lm.model_file`).
+"""
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
-from typing import Generic, TypeVar
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and others)
+import numpy as np
 
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import Key
 
-SIGNATURES = ".signatures"  # what is known of a model without its operators: `lm.model_file`
+SIGNATURES = ".signatures"
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
 T = TypeVar("T")
@@ -54,3 +67,86 @@ def write(directory: PrivateDirectory, key: Key, suffix: str, text: bytes) -> No
 
 def _digest(key: Key, text: bytes) -> bytes:
     return hashlib.sha256(key.digest.encode() + text).digest()
+
+
+Verdicts = Mapping[int, str | None]  # by operator: why it stays on the host; None: it is delegated
+
+
+def _verdicts_text(verdicts: Verdicts) -> bytes:
+    return json.dumps(sorted(verdicts.items())).encode()
+
+
+def _verdicts(text: bytes) -> Verdicts:
+    return {int(index): reason for index, reason in json.loads(text)}
+
+
+VERDICTS = Kind("support verdicts", ".support", _verdicts_text, _verdicts)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """An input or output, as interpreters describe it."""
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    shape_signature: tuple[int, ...]
+    dtype: str
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    quantized_dimension: int
+
+    def details(self) -> dict[str, Any]:
+        """The result of `tensor_details.tensor_details` for the model's tensor."""
+        one = len(self.scales) == 1
+        return {
+            "name": self.name,
+            "index": self.index,
+            "shape": np.array(self.shape, np.int32),
+            "shape_signature": np.array(self.shape_signature, np.int32),
+            "dtype": np.dtype(self.dtype).type,
+            "quantization": (self.scales[0], self.zero_points[0]) if one else (0.0, 0),
+            "quantization_parameters": {
+                "scales": np.array(self.scales, np.float32),
+                "zero_points": np.array(self.zero_points, np.int32),
+                "quantized_dimension": self.quantized_dimension,
+                "block_size": 0,
+            },
+            "sparsity_parameters": {},
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class StartRecord:
+    """Inputs and outputs are those of the main subgraph."""
+
+    program: str  # its file's name
+    inputs: tuple[StoredTensor, ...]
+    outputs: tuple[StoredTensor, ...]
+    constants: dict[int, tuple[int, int]]  # offset and bytes in the model file, by tensor
+    nodes: tuple[tuple[int, str, int, int], ...]  # index, operator, its code and version
+
+
+def _start(text: bytes) -> StartRecord:
+    row = json.loads(text)
+    return StartRecord(
+        program=row["program"],
+        inputs=tuple(map(_tensor, row["inputs"])),
+        outputs=tuple(map(_tensor, row["outputs"])),
+        constants={int(i): (start, nbytes) for i, start, nbytes in row["constants"]},
+        nodes=tuple((index, op, code, version) for index, op, code, version in row["nodes"]),
+    )
+
+
+def _start_text(record: StartRecord) -> bytes:
+    row = dataclasses.asdict(record)
+    row["constants"] = [[i, *place] for i, place in record.constants.items()]
+    return json.dumps(row).encode()
+
+
+def _tensor(row: dict[str, Any]) -> StoredTensor:
+    values: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    return StoredTensor(**values)
+
+
+STARTS = Kind("start record", ".start", _start_text, _start)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxdelegate.cache.programs import ProgramCache
-from jaxdelegate.cache.support import VERDICTS
+from jaxdelegate.cache.records import VERDICTS
 from jaxdelegate.compile.programs import GraphState, ProgramKey, RecentPrograms, programs_of
 from jaxdelegate.compile.target import Target, compilation_module
 from jaxdelegate.compile.varying_shapes import VaryingShapes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxdelegate.cache.constants import places
-from jaxdelegate.cache.start_records import STARTS, StartRecord, StoredTensor
+from jaxdelegate.cache.records import STARTS, StartRecord, StoredTensor
 from jaxdelegate.compile import memory_errors
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.cache import start_records
+from jaxdelegate.cache import records
 from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
@@ -255,7 +255,7 @@ def test_a_subclass_of_the_delegate_uses_no_record(network: bytes, directory: Pa
 
 def test_two_partitions_have_no_record(network: bytes, directory: Path) -> None:
     fill(network, directory, last_delegate_node_index=0)
-    assert not list(directory.glob(f"*{start_records.STARTS.suffix}"))
+    assert not list(directory.glob(f"*{records.STARTS.suffix}"))
 
 
 def test_donated_inputs_use_no_record(network: bytes, directory: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_damaged_record_is_reported_and_replaced(
     network: bytes, directory: Path, at: int
 ) -> None:
     fill(network, directory)
-    (path,) = directory.glob(f"*{start_records.STARTS.suffix}")
+    (path,) = directory.glob(f"*{records.STARTS.suffix}")
     content = bytearray(sound := path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 import jaxdelegate as jd
-from jaxdelegate.cache import choices, entry, sources, start_records, support
+from jaxdelegate.cache import choices, entry, records, sources
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.maintenance import list_entries, prune, verify
 from jaxdelegate.cache.store import ProgramStore
@@ -129,10 +129,14 @@ def read_as(path: Path, content: bytes, folder: Path) -> object:
         case ".program":
             return entry.unpack(content)
         case ".start" | ".support":
-            module = start_records if path.suffix == ".start" else support
+            kind: records.Kind[Any] = (
+                records.STARTS if path.suffix == ".start" else records.VERDICTS
+            )
             (folder / path.name).write_bytes(content)
             os.chmod(folder / path.name, 0o600)
-            return module.read(PrivateDirectory.open(folder), _Named(key_digest))  # type: ignore[arg-type]
+            key: Any = _Named(key_digest)
+            text = records.read(PrivateDirectory.open(folder), key, kind.suffix)
+            return None if text is None else kind.decoded(text)
         case ".choices":
             return choices._unpacked(content)
     return None
