@@ -22,7 +22,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxdelegate import device_weights
 from jaxdelegate.compile import precision_policy, programs
 from jaxdelegate.kernels import library
-from jaxdelegate.litert import graph_key
+from jaxdelegate.litert import context
 from jaxdelegate.model import open_models
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -183,7 +183,7 @@ def forget_models() -> Iterator[Callable[[], None]]:
     def forget() -> None:
         shared = (
             open_models._OPEN,
-            graph_key._CONTENTS,
+            context._CONTENTS,
             device_weights._ON_DEVICES,
             programs._OF_CONTENTS,
         )

@@ -1,14 +1,18 @@
 """A kernel's view of a stock interpreter: a DelegateContext on TfLiteContext's memory."""
 
 import ctypes
-from collections.abc import Hashable, Iterable, MutableMapping, Sequence
+import threading
+import weakref
+from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdelegate.cache.constants import ConstantDigests
+from jaxdelegate.cache.key import Key
+from jaxdelegate.cache.partition_key import model_part, operators_part
 from jaxdelegate.litert import structures
 from jaxdelegate.litert.graph import Graph, Specs, TensorTable
-from jaxdelegate.litert.graph_key import graph_key
 from jaxdelegate.litert.structures import Context, Tensor
 from jaxdelegate.litert.tensors import is_viewable, shape_of, value, view
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
@@ -45,6 +49,41 @@ class _NoServices:
 _NO_SERVICES = _NoServices()
 
 
+class _Content:
+    """All open graphs of equal operators and constants, because a graph does not name its file."""
+
+
+_LOCK = threading.Lock()
+_CONTENTS: MutableMapping[str, _Content] = weakref.WeakValueDictionary()
+
+
+def _graph_key(graph: Graph, shared: MutableMapping[Any, Any]) -> GraphKey:
+    """The key of a graph; `shared` keeps it as long as the interpreter lives."""
+    known = shared.get(GraphKey)
+    if known is None:
+        constants = shared.setdefault(ConstantDigests, ConstantDigests())
+        known = shared[GraphKey] = GraphKey(_content(graph, constants), graph.index)
+    key: GraphKey = known
+    return key
+
+
+def _content(graph: Graph, constants: ConstantDigests) -> _Content:
+    try:
+        digest = _digest(graph, constants)
+    except TypeError:  # options of a custom operator, of a type that no digest covers
+        return _Content()
+    with _LOCK:
+        return _CONTENTS.setdefault(digest, _Content())
+
+
+def _digest(graph: Graph, constants: ConstantDigests) -> str:
+    specs = dict(enumerate(graph.declared))
+    held: Mapping[int, Any] = {i: s.const for i, s in specs.items() if s.const is not None}
+    nodes = graph.nodes(graph.operators, graph.declared)
+    parts = {"partition": operators_part(nodes, specs), **model_part(constants.of(held))}
+    return Key(parts).digest
+
+
 class PartitionContext:
     """The view of one partition's graph; while planning, of the whole graph.
 
@@ -72,7 +111,7 @@ class PartitionContext:
     @property
     def graph_key(self) -> GraphKey:
         """Equal for graphs of equal operators and constants."""
-        return graph_key(self.graph, self.shared)
+        return _graph_key(self.graph, self.shared)
 
     def nodes(self) -> Sequence[Node]:
         """The operators that are not delegated yet."""

@@ -19,7 +19,7 @@ from jaxdelegate.model.tensor_tables import with_block_values
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.passes.propagation import gather, propagate, unfolded
-from jaxdelegate.plan import rebatching
+from jaxdelegate.plan import batches
 from jaxdelegate.plan.node_subsets import Subset, independent_subsets
 from jaxdelegate.plan.steps import DelegatedNodes
 from jaxdelegate.reference.registry import KERNELS
@@ -248,7 +248,7 @@ class Graph:
             return None
         inputs = [i for i in self._sources if i not in self._written]
         shapes = {i: shape_of(self.tensors[i]) for i in inputs}
-        return said + rebatching.remedy({i: self.declared[i] for i in inputs}, shapes)
+        return said + batches.remedy({i: self.declared[i] for i in inputs}, shapes)
 
     def _why_not(self, operator: Operator) -> str | None:
         unknown = self._unreadable.get(operator.index) or self._refused.get(operator.index)

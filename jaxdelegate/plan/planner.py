@@ -18,7 +18,7 @@ from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.passes.propagation import Subgraphs, declared_specs, gather, propagate
 from jaxdelegate.passes.tensor_lists import with_list_updates
-from jaxdelegate.plan import padding, rebatching
+from jaxdelegate.plan import batches
 from jaxdelegate.plan.fitting import remedy
 from jaxdelegate.plan.gain import REFERENCE
 from jaxdelegate.plan.node_subsets import Subset, independent_subsets
@@ -167,7 +167,7 @@ def plan(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> Plan:
     batch = None
     if delegation.rebatches or delegation.pads_batch:
         declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
-        batch = rebatching.asked_batch(declared, shapes)
+        batch = batches.asked_batch(declared, shapes)
     if batch is not None and delegation.pads_batch:
         padded = _padded(entry, shapes, batch, delegation)
         if padded is not None:
@@ -186,14 +186,14 @@ def plan(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> Plan:
     return _single_runs(entry, batch, why, delegation)
 
 
-def _why_not_at_once(entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedBatch) -> str | None:
+def _why_not_at_once(entry: EntryPoint, shapes: Shapes, batch: batches.AskedBatch) -> str | None:
     """Why the resized graph may compute something else than single runs do."""
     try:
         whole = entry.specs(shapes)
     except InterpreterError as error:
         return str(error.__cause__ or error)
     single = entry.specs(batch.shapes)
-    return rebatching.why_not_at_once(entry.subgraph, batch, whole, single)
+    return batches.why_not_at_once(entry.subgraph, batch, whole, single)
 
 
 def _rebatch_remedy(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> str:
@@ -201,14 +201,14 @@ def _rebatch_remedy(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -
     if not delegation.may_rebatch or delegation.rebatches:
         return ""
     declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
-    return rebatching.remedy(declared, shapes)
+    return batches.remedy(declared, shapes)
 
 
 def _padded(
-    entry: EntryPoint, shapes: Shapes, batch: rebatching.AskedBatch, delegation: Delegation
+    entry: EntryPoint, shapes: Shapes, batch: batches.AskedBatch, delegation: Delegation
 ) -> Plan | None:
     """One partition for a larger batch; None: the batch needs none, or becomes single runs."""
-    size = padding.padded_size(batch.size)
+    size = batches.padded_size(batch.size)
     if batch.size in (0, size):
         return None
     larger = dataclasses.replace(batch, size=size)
@@ -217,25 +217,25 @@ def _padded(
     if why is not None and delegation.rebatches:
         return None
     if why is not None:
-        raise padding.refused(batch.size, size, why)
+        raise batches.padding_refused(batch.size, size, why)
     steps = _steps(entry, entry.specs(wanted), wanted, delegation, None)
-    padding.check_is_one_partition(steps)
+    batches.check_is_padded(steps)
     (step,) = (s for s in steps if isinstance(s, PlannedPartition))
     params = dataclasses.replace(step.params, padded_to=tuple(sorted(wanted.items())))
     return Plan(entry.specs(shapes), (PlannedPartition(params, step.delegate),))
 
 
 def _single_runs(
-    entry: EntryPoint, batch: rebatching.AskedBatch, why: str, delegation: Delegation
+    entry: EntryPoint, batch: batches.AskedBatch, why: str, delegation: Delegation
 ) -> Plan:
     """One partition of the graph as it is for one item, which runs once for each."""
     subgraph, slices = entry.subgraph, batch.slices
     hidden = {*entry.explicit.initial, *entry.explicit.resources}
-    rebatching.check_state([entry.declared[i].name for i in sorted(hidden)], why)
-    rebatching.check_inputs(subgraph, batch)
+    batches.check_state([entry.declared[i].name for i in sorted(hidden)], why)
+    batches.check_inputs(subgraph, batch)
     specs = entry.specs(batch.shapes)
     steps = _steps(entry, specs, batch.shapes, delegation, slices)
-    rebatching.check_is_one_partition(steps, delegation.delegates, subgraph.index, why)
+    batches.check_is_one_partition(steps, delegation.delegates, subgraph.index, why)
     partitions = (step for step in steps if isinstance(step, PlannedPartition))
     made = [i for step in partitions for i in step.params.outputs]
     variables = (i for i, spec in enumerate(specs) if spec.is_variable)

@@ -1,4 +1,9 @@
-"""Batches on a graph with a fixed batch of 1: when they become single runs, and their shapes."""
+"""Batches that run as something else: as single runs, or as larger ones.
+
+Single runs (`rebatch`) are for graphs with a fixed batch of 1. Larger batches (`pad_batch`) let
+every size up to the next power of two share a program, only for graphs that provably compute each
+item of a batch alone: see `passes/by_image`.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,6 +21,11 @@ _INSTEAD = "jaxdelegate.load(model).batched(n) computes batches of such a model"
 _REMEDY = (
     "; to run a batch on a model that fixes 1, use JaxDelegate(rebatch=True) in "
     "jaxdelegate.Interpreter, or jaxdelegate.load(model).batched(n)"
+)
+
+
+_WITHOUT_PADDING = (
+    "without pad_batch each batch size is compiled; rebatch=True computes single runs"
 )
 
 
@@ -140,3 +150,25 @@ def remedy(declared: Mapping[int, TensorSpec], shapes: Mapping[int, Shape]) -> s
         len(shapes[i]) == len(declared[i].shape) and shapes[i][:1] != (1,) for i in single
     )
     return _REMEDY if is_batch else ""
+
+
+def padded_size(size: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (size - 1).bit_length()
+
+
+def padding_refused(size: int, padded: int, why: str) -> InterpreterError:
+    """The error of a batch that cannot be computed in a larger one."""
+    return InterpreterError(
+        f"pad_batch: a batch of {size} may have other results in a batch of {padded}: {why}; "
+        f"{_WITHOUT_PADDING}"
+    )
+
+
+def check_is_padded(steps: Sequence[PlannedStep]) -> None:
+    """Refuse a plan in which no delegate that pads batches has taken the whole graph."""
+    if [isinstance(s, PlannedPartition) and s.delegate.pads_batch for s in steps] != [True]:
+        raise DelegationError(
+            "pad_batch: a delegate has to take the whole graph as one partition, but operators "
+            f"stay outside; see its report. {_WITHOUT_PADDING[0].upper()}{_WITHOUT_PADDING[1:]}"
+        )
