@@ -44,6 +44,36 @@ _Shortcut = tuple[_Call, Callable[[int], Any], tuple[int, ...], Any, tuple[tuple
 _SMALL_BYTES = 1 << 16  # per operator, without a check of the sum
 
 
+@dataclasses.dataclass(frozen=True)
+class _TensorKinds:
+    """Tensors of a subgraph by what its runner does with their values, without resources.
+
+    Attributes:
+        variables: kept between runs; the values of resources are in the store.
+        results: outputs and variables that are no inputs.
+        simple_inputs: those that are held as users set them.
+        simple_outputs: those that are held as users get them.
+    """
+
+    variables: tuple[int, ...]
+    results: frozenset[int]
+    simple_inputs: frozenset[int]
+    simple_outputs: frozenset[int]
+
+    @classmethod
+    def of(cls, entry: EntryPoint) -> "_TensorKinds":
+        graph, resources = entry.subgraph, entry.explicit.resources
+        states = (i for i, spec in enumerate(entry.declared) if spec.is_variable)
+        variables = tuple(i for i in states if i not in resources)
+        simple = {t.index for t in graph.tensors if is_held_as_given(t)}.difference(resources)
+        return cls(
+            variables,
+            frozenset((*graph.outputs, *variables)).difference(graph.inputs),
+            frozenset(simple.intersection(graph.inputs)),
+            frozenset(simple.intersection(graph.outputs)),
+        )
+
+
 class SubgraphRunner:
     """One subgraph with its current shapes, its plan and its tensors' values. A DelegateContext."""
 
@@ -91,18 +121,9 @@ class SubgraphRunner:
         )
         self._resources = self._entry.explicit.resources
         self._initial = self._entry.explicit.initial
-        declared = self._entry.declared
-        self._plan = Plan(declared, ())
-        # The values of resources are in the store.
-        self._variables = tuple(
-            i for i, spec in enumerate(declared) if spec.is_variable and i not in self._resources
-        )
-        results = {*self.subgraph.outputs, *self._variables}
-        self._results = results.difference(self.subgraph.inputs)
-        self._own: Iterable[int] = self._results  # those that may be views of inputs
-        simple = {t.index for t in subgraph.tensors if is_held_as_given(t)}
-        self._simple_inputs = simple.intersection(subgraph.inputs).difference(self._resources)
-        self._simple_outputs = simple.intersection(subgraph.outputs).difference(self._resources)
+        self._kinds = _TensorKinds.of(self._entry)
+        self._own: Iterable[int] = self._kinds.results  # those that may be views of inputs
+        self._plan = Plan(self._entry.declared, ())
         self._shapes = self._entry.declared_shapes
         self._planned: Hashable = None
         self._steps: list[Step] = []
@@ -184,7 +205,12 @@ class SubgraphRunner:
     @property
     def _permanent(self) -> Iterable[int]:
         """The tensors that no step releases, besides constants."""
-        return (*self.subgraph.inputs, *self.subgraph.outputs, *self._variables, *self._resources)
+        return (
+            *self.subgraph.inputs,
+            *self.subgraph.outputs,
+            *self._kinds.variables,
+            *self._resources,
+        )
 
     def _wanted(self) -> Hashable:
         return self.shapes(), self._delegation.rebatches
@@ -247,7 +273,7 @@ class SubgraphRunner:
 
     def _hold_tensors(self, *, is_resized: bool) -> None:
         """Allocate inputs and variables, set constants; drop the values of earlier shapes."""
-        kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._variables)}
+        kept = {i: self._values.get(i) for i in (*self.subgraph.inputs, *self._kinds.variables)}
         if is_resized:  # random operators start over, because LiteRT prepares them again
             kept.update(dict.fromkeys(self._initial))
         self._values = {}
@@ -263,7 +289,7 @@ class SubgraphRunner:
 
     def reset_variables(self) -> None:
         """Set the file's variable tensors to zero, but not random counters."""
-        for index in self._variables:
+        for index in self._kinds.variables:
             if index not in self._initial:
                 self._values[index] = self._first_value(index)
 
@@ -273,7 +299,7 @@ class SubgraphRunner:
         Later runs do not change the arrays, which are read-only.
         """
         found = {}
-        for index in self._variables:
+        for index in self._kinds.variables:
             value = self._values.get(index)
             if value is None:
                 continue
@@ -289,7 +315,7 @@ class SubgraphRunner:
 
         So does a variable whose shape has changed, as in `allocate`.
         """
-        for index in self._variables:
+        for index in self._kinds.variables:
             value = states.get(index)
             fits = value is not None and tuple(value.shape) == self._plan.specs[index].shape
             self._values[index] = value if fits else self._first_value(index)
@@ -366,7 +392,11 @@ class SubgraphRunner:
 
     def copied_in(self, index: int, array: Any) -> bool:
         """Copy an array of numpy into an input's own buffer; False: it is not that simple."""
-        if type(array) is not np.ndarray or index not in self._simple_inputs or self._is_running:
+        if (
+            type(array) is not np.ndarray
+            or index not in self._kinds.simple_inputs
+            or self._is_running
+        ):
             return False
         buffer = self._values.get(index)
         if type(buffer) is not np.ndarray or index in self._pinned or not buffer.flags.writeable:
@@ -378,7 +408,7 @@ class SubgraphRunner:
 
     def copied_out(self, index: int) -> np.ndarray | None:
         """A copy of an output that is an array of numpy; None: it is not that simple."""
-        value = self._values.get(index) if index in self._simple_outputs else None
+        value = self._values.get(index) if index in self._kinds.simple_outputs else None
         return value.copy() if type(value) is np.ndarray else None
 
     def view(self, index: int) -> np.ndarray:
@@ -502,7 +532,7 @@ class SubgraphRunner:
             is_program = isinstance(step, PartitionStep) and step.kernel.returns_own_memory
             found = of_programs if is_program else of_others
             found.update(step.writes, step.variables)
-        return self._results.difference(of_programs - of_others)
+        return self._kinds.results.difference(of_programs - of_others)
 
     def _own_results(self) -> None:
         """Copy results that are views of an input: the next `set_tensor` overwrites that."""
@@ -518,7 +548,7 @@ class SubgraphRunner:
         """The tensors that `invoke` waits for."""
         if self.preserve_all_tensors:
             return tuple(self._values)
-        return (*self.subgraph.outputs, *self._variables)
+        return (*self.subgraph.outputs, *self._kinds.variables)
 
     def _last_reads(self) -> dict[int, list[int]]:
         """The tensors that no later step reads, by step; none if all must stay readable."""
