@@ -198,10 +198,11 @@ class AbsentCompiler(Compiler):
         specs: Mapping[int, TensorSpec],
         outputs: Sequence[int],
         _weights: ModelWeights,
+        name: str,
         over: OverMesh | None = None,
     ) -> Program:
         weights = Shapes(client.of_jax(self.device))
-        return super().newly_compiled(partition, specs, outputs, weights, over)
+        return super().newly_compiled(partition, specs, outputs, weights, name, over)
 
 
 class _AbsentDelegate(JaxDelegate):
