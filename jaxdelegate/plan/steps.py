@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Container, Iterable, Sequence
-from typing import Protocol
 
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.spec import TensorSpec
@@ -20,69 +19,41 @@ class DelegatedNodes:
     nodes: tuple[Node, ...]
 
 
-class Step(Protocol):
-    """What the partitioner needs to know of a step."""
-
-    @property
-    def row(self) -> Node | DelegatedNodes:
-        """What the next delegate sees of it."""
-        ...
-
-    @property
-    def reads(self) -> frozenset[int]:
-        """Tensors it reads."""
-        ...
-
-    @property
-    def writes(self) -> frozenset[int]:
-        """Tensors it writes, without variables."""
-        ...
-
-    @property
-    def variables(self) -> frozenset[int]:
-        """Variable tensors it reads or updates."""
-        ...
-
-    @property
-    def results(self) -> Iterable[int]:
-        """Tensors whose values it leaves to others: those inside a partition have none."""
-        ...
-
-    @property
-    def has_side_effect(self) -> bool:
-        """Whether it must keep its place among steps with side effects."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedOperator:
-    """An operator that stays on the host."""
+    """An operator that stays on the host; a partition has the same properties."""
 
     node: Node
 
     @property
     def row(self) -> Node:
+        """What the next delegate sees of it."""
         return self.node
 
     @functools.cached_property
     def reads(self) -> frozenset[int]:
+        """The tensors that it reads."""
         return frozenset(i for i in self.node.operator.inputs if i >= 0)
 
     @functools.cached_property
     def writes(self) -> frozenset[int]:
+        """The tensors that it writes, without variables."""
         return frozenset(i for i in self.node.operator.outputs if i >= 0)
 
     @property
     def results(self) -> frozenset[int]:
+        """The tensors whose values it leaves to others: those inside a partition have none."""
         return self.writes
 
     @functools.cached_property
     def variables(self) -> frozenset[int]:
+        """The variable tensors that it reads or updates."""
         pairs = zip(self.node.operator.inputs, self.node.inputs, strict=True)
         return frozenset(i for i, spec in pairs if spec is not None and spec.is_variable)
 
     @property
     def has_side_effect(self) -> bool:
+        """Whether it must keep its place among steps with side effects."""
         specs = [spec for spec in (*self.node.inputs, *self.node.outputs) if spec is not None]
         kernel = KERNELS.get(self.node.name)
         calls = kernel is not None and kernel.calls
@@ -155,7 +126,7 @@ def partition_params(
     return DelegateParams(nodes, tuple(inputs), tuple(outputs), slices)
 
 
-def last_reads(steps: Iterable[Step], kept: Container[int]) -> dict[int, list[int]]:
+def last_reads(steps: Iterable[PlannedStep], kept: Container[int]) -> dict[int, list[int]]:
     """The tensors that no later step reads, by the position of the last step that does.
 
     Args:

@@ -47,12 +47,6 @@ class OperatorHost(DelegateContext, Protocol):
         ...
 
 
-class Step(plan.Step, Protocol):
-    """A step that runs."""
-
-    def run(self, host: OperatorHost) -> None: ...
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class OperatorStep(plan.PlannedOperator):
     """An operator on the host, by its reference kernel."""
@@ -180,6 +174,9 @@ class PartitionStep(plan.PlannedPartition):
         device = self.delegate.device_name or self.delegate.name
         said = self.kernel.described(error)
         return device_error(error, f"{nodes}{others} failed to invoke on {device}: {said}")
+
+
+Step = OperatorStep | PartitionStep
 
 
 def failed_run(
