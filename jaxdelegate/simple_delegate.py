@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jaxdelegate.errors import JaxDelegateError
     from jaxdelegate.model.records import Operator, Subgraph
     from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+    from jaxdelegate.options import DelegateOptions
     from jaxdelegate.passes.batch_slices import BatchSlices
     from jaxdelegate.report.delegation import DelegationReport
 
@@ -143,40 +144,6 @@ class TransferCost:
     copies_tables: bool = False
 
 
-class PartitioningOptions(Protocol):
-    """What a host reads of a delegate's options; SimpleDelegateOptions documents the fields."""
-
-    @property
-    def max_delegated_partitions(self) -> int:
-        """How many partitions the delegate takes at most; 0: no limit."""
-        ...
-
-    @property
-    def min_nodes_per_partition(self) -> int:
-        """How many nodes a partition needs."""
-        ...
-
-    @property
-    def min_gain(self) -> float:
-        """How many times a partition's transfer cost the host must need for its operators."""
-        ...
-
-    @property
-    def first_delegate_node_index(self) -> int:
-        """The first node that the delegate may take."""
-        ...
-
-    @property
-    def last_delegate_node_index(self) -> int:
-        """The last node that the delegate may take."""
-        ...
-
-    @property
-    def fallback_on_error(self) -> bool:
-        """Whether a partition that cannot be prepared runs on the host."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimpleDelegateOptions:
     """What every delegate lets its user choose.
@@ -244,7 +211,7 @@ class SimpleDelegate(abc.ABC):
     """A delegate in Python; give an instance to `experimental_delegates`."""
 
     name: str = "SimpleDelegate"
-    options: PartitioningOptions = SimpleDelegateOptions()
+    options: SimpleDelegateOptions | DelegateOptions = SimpleDelegateOptions()
     device_name: str = ""  # where it runs, for the report; empty: its own name
     transfer_cost: TransferCost = (
         TransferCost()

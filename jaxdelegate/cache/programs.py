@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
+K = TypeVar("K", bound=Key)
 T = TypeVar("T")
 
 
@@ -122,14 +123,9 @@ class ProgramCache:
         self, file: str, settings: Mapping[str, Any], device: Any, folders: tuple[str, ...] = ()
     ) -> Key | None:
         """The key of what depends on all of a file, by its digest; None: it is not stored."""
-        jax_config = self._jax_config()
-        if jax_config is None:
-            return None
-        try:
-            return Key(file_parts(file, settings, jax_config, device, folders))
-        except SourceError as error:
-            _LOGGER.debug("cache: no key: %s", error)
-            return None
+        return self._key(
+            lambda config: Key(file_parts(file, settings, config, device, folders)), _LOGGER.debug
+        )
 
     def record(self, kind: Kind[T], key: Key) -> T | None:
         """The record that is stored under a key; None: none that can be used."""
@@ -190,16 +186,15 @@ class ProgramCache:
         if (name := foreign_rule(params.nodes)) is not None:
             _LOGGER.debug("cache: %s has a custom rule, whose source keys do not cover", name)
             return None
-        jax_config = self._jax_config()
-        if jax_config is None:
-            return None
         try:
-            return ProgramKey.of_partition(params, specs, model, settings, jax_config, device)
+            return self._key(
+                lambda config: ProgramKey.of_partition(
+                    params, specs, model, settings, config, device
+                )
+            )
         except TypeError as error:
             _LOGGER.debug("cache: no key: %s", error)
-        except SourceError as error:
-            _warn(f"compiled programs are not stored: {error}")
-        return None
+            return None
 
     def file_program_key(
         self,
@@ -213,23 +208,26 @@ class ProgramCache:
 
         None: the program cannot be stored.
         """
-        jax_config = self._jax_config()
-        if jax_config is None:
-            return None
-        try:
-            return FileProgramKey.of_file(file, data, settings, jax_config, device, **more)
-        except SourceError as error:
-            _warn(f"compiled programs are not stored: {error}")
-            return None
+        return self._key(
+            lambda config: FileProgramKey.of_file(file, data, settings, config, device, **more)
+        )
 
-    def _jax_config(self) -> Part | None:
-        """The key part of JAX's settings; None: they are not known, or nothing is stored."""
+    def _key(self, key: Callable[[Part], K], say: Callable[[str], None] | None = None) -> K | None:
+        """What `key` returns for JAX's settings; None: these are not known, or nothing is stored.
+
+        `say` is told if sources are missing; None: it is a warning.
+        """
         if self._store is None:
             return None
         part = settings_part(self._store.directory)
         if part is None:
             _LOGGER.debug("cache: JAX's settings are not known in this process")
-        return part
+            return None
+        try:
+            return key(part)
+        except SourceError as error:
+            (say or _warn)(f"compiled programs are not stored: {error}")
+            return None
 
     def load(self, key: ProgramKey, weights: DeviceWeights | ModelWeights) -> Program | None:
         """The stored program, its weights on the device; None: it must be compiled."""

@@ -75,15 +75,10 @@ class Runtime:
         """Use `of_jax` or `without_jax` instead; `aval` describes an array for jaxlib."""
         self.device = device
         self._sharding = sharding
-        self._devices = [device]
+        self.devices: Sequence[Any] = [device]  # of this process, which run its programs
         self._equal: dict[int, Any] = {}  # shardings by identity: each result of a program has one
         self.aval = functools.lru_cache(maxsize=1024)(aval)
         self.has_jax = not isinstance(sharding, _Sharding)
-
-    @property
-    def devices(self) -> Sequence[Any]:
-        """This process's devices that run its programs."""
-        return self._devices
 
     def put(self, array: Any) -> Any:
         """Copy an array from numpy or from another device to this one.
@@ -93,7 +88,7 @@ class Runtime:
         aval = self.aval(array.shape, array.dtype)
         with on_purpose():
             return _jax.batched_device_put(
-                aval, self._sharding, [array], self._devices, True, enable_x64=True
+                aval, self._sharding, [array], self.devices, True, enable_x64=True
             )
 
     def to_device(self, value: Any) -> Any:

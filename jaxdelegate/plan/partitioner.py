@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.options import DelegateOptions
 from jaxdelegate.plan.gain import HostSpeed, gains_alone, why_not_gaining
 from jaxdelegate.plan.node_subsets import Subset, largest
 from jaxdelegate.plan.steps import DelegatedNodes
@@ -18,7 +19,6 @@ from jaxdelegate.report.delegation import DelegationReport, NodeReport
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     Node,
-    PartitioningOptions,
     SimpleDelegate,
     SimpleDelegateOptions,
 )
@@ -88,7 +88,7 @@ def delegated_subsets(delegate: SimpleDelegate, offer: Offer) -> Sequence[Subset
     return subsets
 
 
-def _is_ranged(options: PartitioningOptions) -> bool:
+def _is_ranged(options: SimpleDelegateOptions | DelegateOptions) -> bool:
     """Whether the user selected the operators, for example to find a wrong one."""
     return options.first_delegate_node_index > 0 or options.last_delegate_node_index < _LAST
 

@@ -156,12 +156,7 @@ class MeshRuntime(Runtime):
     def __init__(self, over_mesh: OverMesh) -> None:
         self.replicated = NamedSharding(over_mesh.mesh, WHOLE)
         super().__init__(over_mesh.device, self.replicated, jax.core.ShapedArray)
-        self._local: Sequence[jax.Device] = over_mesh.mesh.local_devices
-
-    @property
-    def devices(self) -> Sequence[jax.Device]:
-        """Those of the mesh."""
-        return self._local
+        self.devices = over_mesh.mesh.local_devices
 
     def put(self, array: Any) -> Any:
         """An array with these elements on every device."""
