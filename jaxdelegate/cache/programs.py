@@ -212,10 +212,12 @@ class ProgramCache:
             lambda config: FileProgramKey.of_file(file, data, settings, config, device, **more)
         )
 
-    def _key(self, key: Callable[[Part], K], say: Callable[[str], None] | None = None) -> K | None:
+    def _key(
+        self, key: Callable[[Part], K], report: Callable[[str], None] | None = None
+    ) -> K | None:
         """What `key` returns for JAX's settings; None: these are not known, or nothing is stored.
 
-        `say` is told if sources are missing; None: it is a warning.
+        `report` receives the message if sources are missing; None: it is a warning.
         """
         if self._store is None:
             return None
@@ -226,7 +228,7 @@ class ProgramCache:
         try:
             return key(part)
         except SourceError as error:
-            (say or _warn)(f"compiled programs are not stored: {error}")
+            (report or _warn)(f"compiled programs are not stored: {error}")
             return None
 
     def load(self, key: ProgramKey, weights: DeviceWeights | ModelWeights) -> Program | None:
