@@ -215,6 +215,10 @@ class _Program:
         self._idle.append(call)
         return copied
 
+    def free_idle(self) -> None:
+        """Free the memory of runs that no thread uses."""
+        self._idle.clear()
+
     def fast_call(self, *, checks_layout: bool) -> FastCall:
         """A function that runs the program for one caller at a time, in two frames in turn.
 
@@ -293,7 +297,10 @@ class DirectCalls:
 
     def fast_call(self) -> FastCall | None:
         """Runs of one caller at a time; None: XLA runs the program, for now at least."""
-        return None if self._program is None else self._program.fast_call(checks_layout=False)
+        if self._program is None:
+            return None
+        self._program.free_idle()  # callers of `run` are likely to call this from now on
+        return self._program.fast_call(checks_layout=False)
 
     def run(self, values: Sequence[Any], by_xla: _Run) -> Sequence[Any]:
         program = self._program

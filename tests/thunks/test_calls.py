@@ -476,6 +476,17 @@ def test_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(result, X + 1)
 
 
+def test_a_fast_call_takes_the_place_of_idle_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    assert direct._program is not None
+    assert len(direct._program._idle) == 1
+    call = direct.fast_call()
+    assert call is not None
+    assert not direct._program._idle
+    (result,) = call([X]) or ()
+    np.testing.assert_array_equal(result, direct.run((X,), program)[0])
+
+
 @pytest.mark.parametrize(
     ("function", "keeps"),
     [(lambda x, n: x + n.astype(x.dtype), True), (lambda x, _: scan(x), True), (loop, False)],
