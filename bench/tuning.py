@@ -17,13 +17,13 @@ from harness import append, ratios, spread
 import jaxdelegate as jd
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
 from jaxdelegate.testing.running import random_inputs, run_once
-from jaxdelegate.tuning import BUDGET_SECONDS, selector
 from jaxdelegate.tuning import measure as tuning
+from jaxdelegate.tuning import selector
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("graph", None, "One or more .tflite files.", required=True)
 flags.DEFINE_integer("rounds", 30, "Timed rounds.", 3)
-flags.DEFINE_float("seconds", BUDGET_SECONDS, "Budget of measuring.", 0.0)
+flags.DEFINE_float("seconds", selector.BUDGET_SECONDS, "Budget of measuring.", 0.0)
 flags.DEFINE_string("platform", None, "Of the delegates; unset: JAX's default.")
 flags.DEFINE_enum("timer", "wall", ["wall", "cpu"], "What is counted.")
 flags.DEFINE_string("out", None, "A file to append JSON lines to.")

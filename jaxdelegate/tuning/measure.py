@@ -10,6 +10,7 @@ compiler, but no interpreter.
 import dataclasses
 import functools
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +37,6 @@ from jaxdelegate.passes.propagation import gather
 from jaxdelegate.pjrt import client
 from jaxdelegate.program import Program
 from jaxdelegate.report.tuning import Choice
-from jaxdelegate.tuning import BUDGET_SECONDS
 from jaxdelegate.xla import aot
 
 Clock = Callable[[], float]
@@ -120,7 +120,7 @@ def tune(
     device: jax.Device,
     known: Mapping[str, Choice] | None = None,
     *,
-    budget: float = BUDGET_SECONDS,
+    budget: float = math.inf,
     clock: Clock = time.perf_counter,
     timer: Timer | None = None,
 ) -> dict[str, Choice]:

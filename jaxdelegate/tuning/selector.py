@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxdelegate import tuning
 from jaxdelegate.cache.choices import ChoiceStore
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.options import Preference
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from jaxdelegate.lowering.computation import LoweredPartition
 
 _LOGGER = logging.getLogger("jaxdelegate")
+BUDGET_SECONDS = 30.0  # for all operators of one delegate, including compilation
 
 
 class Tuner:
@@ -29,13 +29,13 @@ class Tuner:
         device: Any,
         store: ChoiceStore | None,
         measure: Callable[..., dict[str, Choice]] | None = None,
-        budget: float = tuning.BUDGET_SECONDS,
+        budget: float = BUDGET_SECONDS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Start without choices; `budget` is in seconds, for all partitions.
 
         With "sustained_speed", operators without a stored choice are measured; "balanced" uses
-        stored choices; "fast_single_answer" does neither. By default `measure` is `tuning.tune`.
+        stored choices; "fast_single_answer" does neither. By default `measure` is `measure.tune`.
         """
         self._preference = preference
         self._device = device
@@ -58,7 +58,9 @@ class Tuner:
         self, partition: "LoweredPartition", context: LoweringContext, known: Mapping[str, Choice]
     ) -> dict[str, Choice]:
         start = self._clock()
-        measure = self._measure or tuning.tune
+        measure = self._measure
+        if measure is None:
+            from jaxdelegate.tuning.measure import tune as measure  # noqa: PLC0415 (imports jax)
         new = measure(partition, context, self._device, known, budget=self._budget)
         self._budget -= self._clock() - start
         if new:
