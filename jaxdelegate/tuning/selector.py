@@ -58,9 +58,7 @@ class Tuner:
         self, partition: "LoweredPartition", context: LoweringContext, known: Mapping[str, Choice]
     ) -> dict[str, Choice]:
         start = self._clock()
-        measure = self._measure
-        if measure is None:
-            from jaxdelegate.tuning.measure import tune as measure  # noqa: PLC0415 (imports jax)
+        measure = self._measure or _tune()
         new = measure(partition, context, self._device, known, budget=self._budget)
         self._budget -= self._clock() - start
         if new:
@@ -84,3 +82,9 @@ class Tuner:
         if self._choices is None or self._preference == "balanced":
             self._choices = {} if self._store is None else self._store.read()
         return self._choices
+
+
+def _tune() -> Callable[..., dict[str, Choice]]:
+    from jaxdelegate.tuning.measure import tune  # noqa: PLC0415 (imports jax)
+
+    return tune
