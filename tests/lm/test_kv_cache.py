@@ -51,7 +51,7 @@ def test_a_full_sequence_gives_its_last_entry_up(model: LanguageModel) -> None:
 def test_entries_that_later_tokens_have_overwritten(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch, most: int | None, kept: int
 ) -> None:
-    """Of a window, or of a recurrent state, which goes back nowhere."""
+    """A window forgets old entries, and a recurrent state goes back nowhere."""
     monkeypatch.setattr(LanguageGraph, "max_rewind", most)
     cache, ids = new_cache(model), [*range(5, 12)]
     cache.set(0, ids)  # 6 entries
