@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
-from jaxdelegate.serve.datatypes import dtype_of, name_of
+from jaxdelegate.serve.v2.datatypes import dtype_of, name_of
 from jaxdelegate.testing.running import random_inputs
 
 T = TypeVar("T")

@@ -1,1 +1,1 @@
-"""Models behind HTTP and gRPC: the Open Inference Protocol v2, with dynamic batching."""
+"""Models behind HTTP and gRPC; the two protocols are in v2/ and openai/."""

@@ -22,8 +22,7 @@ except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.serve import bodies, protocol, service, triton
-from jaxdelegate.serve.datatypes import name_of, shown
+from jaxdelegate.serve import bodies, service
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
     Endpoint,
@@ -33,7 +32,6 @@ from jaxdelegate.serve.endpoints import (
     json_response,
     route,
 )
-from jaxdelegate.serve.json_text import Buffer, read_object
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.memory_budgets import (
     SMALL,
@@ -46,6 +44,9 @@ from jaxdelegate.serve.opening import VARIABLE, open_service, parse_models
 from jaxdelegate.serve.records import Client, RequestError, ServedModel, TensorMetadata
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.v2 import protocol, triton
+from jaxdelegate.serve.v2.datatypes import name_of, shown
+from jaxdelegate.serve.v2.json_text import Buffer, read_object
 
 _LARGE = 1 << 20  # bytes of JSON that take long to read
 _NUMBER_BYTES = 20  # of a number in JSON; rare doubles take more
@@ -113,9 +114,9 @@ def _answers_to_pages(limits: Limits) -> list[Middleware]:
 
 
 def _openai_api() -> types.ModuleType:
-    from jaxdelegate.serve import openai_api  # noqa: PLC0415 (takes as long as all others)
+    from jaxdelegate.serve.openai import api  # noqa: PLC0415 (takes as long as all others)
 
-    return openai_api
+    return api
 
 
 def _unsupported(what: str) -> Endpoint:

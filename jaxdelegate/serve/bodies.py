@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
-from jaxdelegate.serve.datatypes import shown
-from jaxdelegate.serve.json_text import Buffer
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.memory_budgets import BodyReservation
 from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.v2.datatypes import shown
+from jaxdelegate.serve.v2.json_text import Buffer
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's window bits; HTTP's deflate is zlib's format

@@ -16,8 +16,8 @@ except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.serve import browsers
-from jaxdelegate.serve.datatypes import shown
 from jaxdelegate.serve.records import Client, RequestError
+from jaxdelegate.serve.v2.datatypes import shown
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 RESERVATIONS = "jaxdelegate.reservations"

@@ -7,12 +7,12 @@ from typing import Any
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model.sections import EMBEDDING_METADATA, LLM_METADATA
 from jaxdelegate.model.source import text_metadata
-from jaxdelegate.serve.engine import open_model
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.metrics import Metrics
 from jaxdelegate.serve.records import ServedModel
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.v2.model import open_model
 
 VARIABLE = "JAXDELEGATE_SERVE_MODELS"
 
@@ -34,11 +34,11 @@ def open_service(
     for name, path in models.items():
         kind = text_metadata(path)
         if kind == LLM_METADATA:
-            from jaxdelegate.serve.language_model import open_language_model  # noqa: PLC0415 (slow)
+            from jaxdelegate.serve.openai.language_model import open_language_model  # noqa: PLC0415 (slow)
 
             language_models.append(open_language_model(path, name, settings, metrics))
         elif kind == EMBEDDING_METADATA:
-            from jaxdelegate.serve.embedding_model import (  # noqa: PLC0415 (slow)
+            from jaxdelegate.serve.openai.embedding_model import (  # noqa: PLC0415 (slow)
                 open_embedding_model,
             )
 

@@ -118,7 +118,7 @@ class Server:
     async def _start_grpc(self, ends: contextlib.AsyncExitStack) -> None:
         if self._grpc_port is None:
             return
-        from jaxdelegate.serve import grpc_server  # noqa: PLC0415 (takes half a second)
+        from jaxdelegate.serve.v2 import grpc_server  # noqa: PLC0415 (takes half a second)
 
         server, port = await grpc_server.start(self._served, self._host, self._grpc_port)
         ends.push_async_callback(server.stop, self._served.limits.body_timeout_s or None)

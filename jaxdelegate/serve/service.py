@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxdelegate.errors import JaxDelegateError, OptionError
-from jaxdelegate.serve.datatypes import name_of, shown
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.records import InferRequest, RequestError, Served, ServedModel
+from jaxdelegate.serve.v2.datatypes import name_of, shown
 from jaxdelegate.version import __version__
 
 if TYPE_CHECKING:
-    from jaxdelegate.serve.embedding_model import EmbeddingModel
-    from jaxdelegate.serve.language_model import LanguageModel
+    from jaxdelegate.serve.openai.embedding_model import EmbeddingModel
+    from jaxdelegate.serve.openai.language_model import LanguageModel
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "sequence", "statistics")
 PLATFORM = "jaxdelegate_tflite"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from jaxdelegate.errors import InterpreterError, OptionError
-from jaxdelegate.serve import protocol
 from jaxdelegate.serve.application import application, create
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.opening import parse_models
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.service import Service
+from jaxdelegate.serve.v2 import protocol
 from tests.serve.fakes import Fake, Response, call, echo, failing, tensor
 from tests.serve.stock import NETWORKS
 

@@ -10,10 +10,10 @@ import pytest
 
 from jaxdelegate.serve.batching import Batcher
 from jaxdelegate.serve.decisions import Costs, Decision, compiled_sizes, decide
-from jaxdelegate.serve.graph_runner import delegate_for
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.v2.graph_runner import delegate_for
 
 # Seconds of a run: a batch of 8 takes twice as long as a single item, or eight times as long.
 GAINS = Costs({1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0})

@@ -17,11 +17,11 @@ from jaxdelegate.errors import InterpreterError, ModelError, StoppedError
 from jaxdelegate.measuring.tolerance import assert_close
 from jaxdelegate.op_lowering.options import CustomOptions, ReducerOptions, ReshapeOptions
 from jaxdelegate.serve import application
-from jaxdelegate.serve.engine import ServedSignature, open_model
 from jaxdelegate.serve.metrics import ModelRecorder
-from jaxdelegate.serve.programs import BatchProgram
 from jaxdelegate.serve.records import InferRequest, RequestError
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.v2.model import ServedSignature, open_model
+from jaxdelegate.serve.v2.programs import BatchProgram
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
 from tests.support.descriptions import (
@@ -384,7 +384,7 @@ def test_closing_ends_after_the_program_that_is_being_compiled(
 
 SECOND_START = """
     import asyncio, sys, numpy as np
-    from jaxdelegate.serve.engine import open_model
+    from jaxdelegate.serve.v2.model import open_model
     from jaxdelegate.serve.metrics import ModelRecorder
     from jaxdelegate.serve.records import InferRequest
     from jaxdelegate.serve.settings import ServeSettings

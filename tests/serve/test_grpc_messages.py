@@ -14,7 +14,7 @@ pytest.importorskip("tritonclient.grpc", reason="the messages need tritonclient[
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve import grpc_messages, grpc_wire, protocol
+from jaxdelegate.serve.v2 import grpc_messages, grpc_wire, protocol
 
 FIELDS = {
     "BOOL": "bool_contents",

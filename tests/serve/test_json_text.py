@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.serve import json_text, protocol
-from jaxdelegate.serve.datatypes import MAX_TEXTS
 from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.v2 import json_text, protocol
+from jaxdelegate.serve.v2.datatypes import MAX_TEXTS
 from tests.serve.fakes import Fake, echo, tensor
 
 MODELS = {

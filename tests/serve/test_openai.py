@@ -24,9 +24,9 @@ from jaxdelegate.lm.language_model import LanguageModel as Programs
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
-from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.openai_requests import ApiError, chat_request
+from jaxdelegate.serve.openai.language_model import LanguageModel
+from jaxdelegate.serve.openai.requests import ApiError, chat_request
 from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
@@ -289,8 +289,8 @@ def test_reasoning_is_separate(tmp_path: Path, served: Served) -> None:
     from jaxdelegate.bundles.metadata import Channel
     from jaxdelegate.lm.channels import ChannelReader
     from jaxdelegate.lm.text_stream import Part
-    from jaxdelegate.serve.openai_responses import ChatForm, Usage
-    from jaxdelegate.serve.text_batching import Delta
+    from jaxdelegate.serve.openai.batching import Delta
+    from jaxdelegate.serve.openai.responses import ChatForm, Usage
 
     del tmp_path, served
     channel = Channel("thought", "<think>", "</think>", is_reasoning=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.serve.embedding_model import EmbeddingModel
+from jaxdelegate.serve.openai.embedding_model import EmbeddingModel
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
 from tests.support.language_models import language_bundle

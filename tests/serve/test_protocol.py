@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.serve import protocol
-from jaxdelegate.serve.datatypes import joined_bytes, name_of, split_bytes
 from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.v2 import protocol
+from jaxdelegate.serve.v2.datatypes import joined_bytes, name_of, split_bytes
 from tests.serve.fakes import echo, tensor
 
 DTYPES = {
@@ -161,9 +161,9 @@ def test_a_large_body_is_read_like_a_small_one(monkeypatch: pytest.MonkeyPatch) 
         {"name": "x", "datatype": "FP64", "shape": [1000], "data": x.tolist()},
         {"name": "n", "datatype": "INT64", "shape": [1000], "data": n.tolist()},
     ]
-    monkeypatch.setattr("jaxdelegate.serve.json_text._STEP", 50)
+    monkeypatch.setattr("jaxdelegate.serve.v2.json_text._STEP", 50)
     monkeypatch.setattr(protocol, "_PART", 7)
-    monkeypatch.setattr("jaxdelegate.serve.tensors._PART", 7)
+    monkeypatch.setattr("jaxdelegate.serve.v2.tensors._PART", 7)
     decoded = protocol.decode(json.dumps({"inputs": entries}).encode(), None, model)
     np.testing.assert_array_equal(decoded.request.inputs["x"], x)
     np.testing.assert_array_equal(decoded.request.inputs["n"], n)

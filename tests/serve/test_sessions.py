@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jaxdelegate.serve.records import Client, RequestError
-from jaxdelegate.serve.sessions import Sessions, Step, check_stateless, step_of
+from jaxdelegate.serve.v2.sessions import Sessions, Step, check_stateless, step_of
 
 A, B = Client.of("1.1.1.1", None), Client.of("2.2.2.2", None)
 

@@ -17,10 +17,10 @@ from jaxdelegate.op_lowering.options import (
     SVDFOptions,
     VarHandleOptions,
 )
-from jaxdelegate.serve.engine import ServedSignature, open_model
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.records import InferRequest, RequestError
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.v2.model import ServedSignature, open_model
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
 from tests.support.combinations import one_of

@@ -14,10 +14,10 @@ from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import ActiveRequest
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.serve.openai.batching import Delta, Job, TextBatcher
+from jaxdelegate.serve.openai.fair_queue import FairQueue
 from jaxdelegate.serve.records import Client, RequestError
-from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
 from jaxdelegate.serve.text_metrics import TextRecorder
-from jaxdelegate.serve.text_queue import FairQueue
 from tests.lm.test_text_stream import Bytes
 
 

@@ -5,9 +5,9 @@ from typing import Any
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve import triton
 from jaxdelegate.serve.metrics import Execution
 from jaxdelegate.serve.records import Scheduling
+from jaxdelegate.serve.v2 import triton
 from tests.serve.fakes import Fake, echo, tensor
 
 

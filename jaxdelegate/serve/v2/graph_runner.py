@@ -16,10 +16,10 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.runtime.subgraph import StoreStates, SubgraphRunner
 from jaxdelegate.serve.decisions import Costs, compiled_sizes
-from jaxdelegate.serve.programs import Arrays, BatchProgram, BatchResult, Shapes
 from jaxdelegate.serve.records import RequestError, TensorMetadata
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.signatures import ServedGraph, StateUse
+from jaxdelegate.serve.v2.programs import Arrays, BatchProgram, BatchResult, Shapes
+from jaxdelegate.serve.v2.signatures import ServedGraph, StateUse
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _TIMED_S = 0.05  # of timed runs at warm-up, for each batch size

@@ -13,9 +13,9 @@ from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
 from jaxdelegate.lm.text_stream import Part, StoppedStream
 from jaxdelegate.optional import is_failure
+from jaxdelegate.serve.openai.fair_queue import FairQueue
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.text_metrics import TextRecorder
-from jaxdelegate.serve.text_queue import FairQueue
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _LONGEST_RETRY_S = 60

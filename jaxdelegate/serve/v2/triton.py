@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxdelegate.serve import service
-from jaxdelegate.serve.datatypes import BYTES, name_of
 from jaxdelegate.serve.metrics import BatchCounts, Reading
 from jaxdelegate.serve.records import Scheduling, ServedModel, TensorMetadata
+from jaxdelegate.serve.v2.datatypes import BYTES, name_of
 
 
 def configuration(model: ServedModel) -> dict[str, Any]:

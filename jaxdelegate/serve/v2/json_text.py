@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxdelegate.serve.datatypes import MAX_TEXTS, shown
 from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.v2.datatypes import MAX_TEXTS, shown
 
 Buffer = bytes | bytearray
 

@@ -29,8 +29,6 @@ from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.request import Request as Prompt
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.threads import in_thread
-from jaxdelegate.serve.datatypes import shown
-from jaxdelegate.serve.embedding_model import EmbeddingModel
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
     client_of,
@@ -38,10 +36,11 @@ from jaxdelegate.serve.endpoints import (
     json_response,
     route,
 )
-from jaxdelegate.serve.json_text import Buffer
-from jaxdelegate.serve.language_model import LanguageModel
 from jaxdelegate.serve.memory_budgets import SMALL
-from jaxdelegate.serve.openai_requests import (
+from jaxdelegate.serve.openai.batching import Delta, Job
+from jaxdelegate.serve.openai.embedding_model import EmbeddingModel
+from jaxdelegate.serve.openai.language_model import LanguageModel
+from jaxdelegate.serve.openai.requests import (
     MAX_JSON_BYTES,
     ApiError,
     EmbeddingRequest,
@@ -50,7 +49,7 @@ from jaxdelegate.serve.openai_requests import (
     completion_request,
     embedding_request,
 )
-from jaxdelegate.serve.openai_responses import (
+from jaxdelegate.serve.openai.responses import (
     DONE,
     ChatForm,
     CompletionForm,
@@ -61,7 +60,8 @@ from jaxdelegate.serve.openai_responses import (
 )
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.service import Service
-from jaxdelegate.serve.text_batching import Delta, Job
+from jaxdelegate.serve.v2.datatypes import shown
+from jaxdelegate.serve.v2.json_text import Buffer
 from jaxdelegate.text import printable
 
 _LOG = logging.getLogger("jaxdelegate.serve")

@@ -17,9 +17,10 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving over gRPC", missing, "grpc") from missing
 
-from jaxdelegate.serve import grpc_health, grpc_messages, grpc_wire, service, triton
+from jaxdelegate.serve import service
 from jaxdelegate.serve.records import Client, RequestError
 from jaxdelegate.serve.service import Service
+from jaxdelegate.serve.v2 import grpc_health, grpc_messages, grpc_wire, triton
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _SMALL = 1 << 16  # bytes of a message up to which the event loop converts elements itself

@@ -19,11 +19,11 @@ from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.metrics import Metrics
-from jaxdelegate.serve.openai_requests import DEFAULT_K
+from jaxdelegate.serve.openai.batching import Delta, Job, TextBatcher
+from jaxdelegate.serve.openai.requests import DEFAULT_K
 from jaxdelegate.serve.records import Client
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.started import Started
-from jaxdelegate.serve.text_batching import Delta, Job, TextBatcher
 from jaxdelegate.serve.text_metrics import TextRecorder
 from jaxdelegate.waiting import waiting
 

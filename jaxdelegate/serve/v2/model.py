@@ -10,11 +10,8 @@ from jaxdelegate.errors import ModelError, StoppedError
 from jaxdelegate.model.source import open_source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.runtime.open_model import OpenModel
-from jaxdelegate.serve import sessions
 from jaxdelegate.serve.batching import Batcher
-from jaxdelegate.serve.graph_runner import GraphRunner, RuntimeStates, delegate_for
 from jaxdelegate.serve.metrics import ModelRecorder
-from jaxdelegate.serve.programs import Arrays, BatchResult
 from jaxdelegate.serve.records import (
     Client,
     InferRequest,
@@ -24,8 +21,11 @@ from jaxdelegate.serve.records import (
     TensorMetadata,
 )
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.signatures import served_graphs, state_use
 from jaxdelegate.serve.started import Started
+from jaxdelegate.serve.v2 import sessions
+from jaxdelegate.serve.v2.graph_runner import GraphRunner, RuntimeStates, delegate_for
+from jaxdelegate.serve.v2.programs import Arrays, BatchResult
+from jaxdelegate.serve.v2.signatures import served_graphs, state_use
 from jaxdelegate.waiting import waiting
 
 _VERSION = "1"

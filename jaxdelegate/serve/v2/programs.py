@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.runtime.tensor_details import to_api_dtype
-from jaxdelegate.serve.signatures import ServedGraph
+from jaxdelegate.serve.v2.signatures import ServedGraph
 
 Arrays = Mapping[str, np.ndarray]
 Shape = tuple[int, ...]

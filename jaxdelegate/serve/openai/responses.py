@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.text_stream import Part
-from jaxdelegate.serve.text_batching import Delta
+from jaxdelegate.serve.openai.batching import Delta
 
 DONE = b"data: [DONE]\n\n"
 _UNLIKELY = -9999.0

@@ -6,9 +6,6 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve import protocol
-from jaxdelegate.serve.datatypes import name_of
-from jaxdelegate.serve.protocol import Decoded, RequestedOutput
 from jaxdelegate.serve.records import (
     NO_CLIENT,
     Client,
@@ -17,7 +14,10 @@ from jaxdelegate.serve.records import (
     RequestError,
     ServedModel,
 )
-from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_elements
+from jaxdelegate.serve.v2 import protocol
+from jaxdelegate.serve.v2.datatypes import name_of
+from jaxdelegate.serve.v2.protocol import Decoded, RequestedOutput
+from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_elements
 
 # The field of InferTensorContents by datatype. Other datatypes need raw data.
 _FIELDS = {

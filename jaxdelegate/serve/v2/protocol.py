@@ -10,15 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.serve.datatypes import elements, joined_bytes, name_of, shown
-from jaxdelegate.serve.json_text import (
-    LIST,
-    Buffer,
-    Constant,
-    ListText,
-    duplicate_field,
-    read_object,
-)
 from jaxdelegate.serve.records import (
     NO_CLIENT,
     Client,
@@ -28,7 +19,16 @@ from jaxdelegate.serve.records import (
     ServedModel,
     TensorMetadata,
 )
-from jaxdelegate.serve.tensors import Declared, declared, from_binary, from_json
+from jaxdelegate.serve.v2.datatypes import elements, joined_bytes, name_of, shown
+from jaxdelegate.serve.v2.json_text import (
+    LIST,
+    Buffer,
+    Constant,
+    ListText,
+    duplicate_field,
+    read_object,
+)
+from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_json
 
 MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
 _PART = 1 << 13  # elements written at once; other threads can run between two parts
