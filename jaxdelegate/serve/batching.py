@@ -3,21 +3,18 @@
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.decisions import Costs, decide
-from jaxdelegate.serve.metrics import Execution, ModelRecorder
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.metrics import Execution, ModelRecorder, RunTimes
+from jaxdelegate.serve.worker import LOGGER, Worker, unexpected
 
-_LOGGER = logging.getLogger("jaxdelegate")
 T = TypeVar("T")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -25,35 +22,15 @@ class _Entry(Generic[T, R]):
     item: T
     key: Hashable
     rows: int
-    since: float
     costs: Costs
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[R]
+    since: float = dataclasses.field(default_factory=time.monotonic)
     result: R | None = None
     error: BaseException | None = None
 
 
-class RunResult(Protocol[R_co]):
-    """The result of each item of a run, and the run's times."""
-
-    @property
-    def results(self) -> Sequence[R_co]:
-        """In the order of the items."""
-
-    @property
-    def input_s(self) -> float:
-        """Seconds to write the inputs."""
-
-    @property
-    def infer_s(self) -> float:
-        """Seconds to run the model."""
-
-    @property
-    def output_s(self) -> float:
-        """Seconds to split the outputs by request."""
-
-
-class Batcher(Generic[T, R]):
+class Batcher(Worker, Generic[T, R]):
     """Requests come from asyncio tasks, of one event loop or several.
 
     A model runs only in the batcher's one thread, since interpreters and hosts are not thread-safe.
@@ -61,42 +38,26 @@ class Batcher(Generic[T, R]):
 
     def __init__(
         self,
-        run: Callable[[Sequence[T]], RunResult[R]],
+        run: Callable[[Sequence[T]], tuple[Sequence[R], RunTimes]],
         *,
         name: str,
         max_queue_delay_us: int = 0,
         max_queue_size: int = 1024,
-        may_repeat: bool = True,
         recorder: ModelRecorder | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """A failed batch with `may_repeat` runs its items again, one by one.
+        """A failed batch runs its items again, one by one.
 
-        `run` raises if one of the items, which have the same key, cannot be run. The thread calls
-        `prepare` before all requests; if that raises, the batcher is closed with its error.
+        `run` returns the results of items that have the same key, in their order. It raises if one
+        of them cannot be run.
         """
-        self._run, self._name, self._prepare = run, name, prepare
+        super().__init__(name, prepare)
+        self._run = run
         self._delay_s, self._max_queue_size = max_queue_delay_us * 1e-6, max_queue_size
-        self._may_repeat = may_repeat
         self._recorder = ModelRecorder() if recorder is None else recorder
         self._waiting: list[_Entry[T, R]] = []
-        self._change = threading.Condition()
         self._delivering = threading.Lock()
         self._finished: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
-        self._is_closing = self._has_ended = False
-        self._error: BaseException | None = None
-        self._ended: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
-
-    def start(self) -> None:
-        """Call it once."""
-        self._thread.start()
-
-    def fail_after_fork(self, error: BaseException) -> None:
-        """This process was forked, and the thread runs only in the parent."""
-        self._change = threading.Condition()  # the parent's thread may have held its lock
-        self._error, self._waiting = error, []
-        self._is_closing = self._has_ended = True
 
     async def submit(
         self, item: T, *, key: Hashable, rows: int, costs: Costs, timeout_s: float = 0.0
@@ -110,19 +71,11 @@ class Batcher(Generic[T, R]):
         """
         if rows > costs.max_rows:
             raise RequestError(
-                f"{self._name}: the request has {rows} items, but the largest batch is "
+                f"{self.name}: the request has {rows} items, but the largest batch is "
                 f"{costs.max_rows}: send at most {costs.max_rows} in a request"
             )
         loop = asyncio.get_running_loop()
-        entry: _Entry[T, R] = _Entry(
-            item=item,
-            key=key,
-            rows=rows,
-            since=time.monotonic(),
-            costs=costs,
-            loop=loop,
-            future=loop.create_future(),
-        )
+        entry: _Entry[T, R] = _Entry(item, key, rows, costs, loop, loop.create_future())
         self._put(entry)
         timer = None
         if timeout_s > 0:
@@ -138,38 +91,19 @@ class Batcher(Generic[T, R]):
             if entry.future.cancelled():
                 self._remove(entry)
 
-    async def close(self) -> None:
-        """Refuse new requests, run the queued ones, and end the thread."""
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-        with self._change:
-            self._is_closing = True
-            is_running = not self._has_ended
-            if is_running:
-                self._ended.append((loop, ended))
-            self._change.notify_all()
-        if is_running and self._thread.is_alive():
-            await ended
-            self._thread.join()
-
-    def join(self, timeout_s: float | None = None) -> None:
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-
     # ---- the queue
 
     def _put(self, entry: _Entry[T, R]) -> None:
         with self._change:
-            if self._is_closing:
-                why = "is shutting down" if self._error is None else f"failed: {self._error}"
-                raise self._refused(f"{self._name} {why}; no requests are accepted")
+            if refusal := self._refusal():
+                raise self._refused(refusal)
             if len(self._waiting) >= self._max_queue_size:
                 raise self._refused(
-                    f"{self._name}: the queue is full with {self._max_queue_size} requests "
+                    f"{self.name}: the queue is full with {self._max_queue_size} requests "
                     "(max_queue_size); try again later"
                 )
             self._waiting.append(entry)
-            self._recorder.pending(len(self._waiting))
+            self._count_waiting()
             self._change.notify()
 
     def _refused(self, message: str) -> RequestError:
@@ -182,28 +116,22 @@ class Batcher(Generic[T, R]):
         self._remove(entry)
         self._recorder.failed("TIMEOUT", time.monotonic() - entry.since)
         entry.future.set_exception(
-            RequestError(f"{self._name}: the request took longer than {timeout_s:g} s", 504)
+            RequestError(f"{self.name}: the request took longer than {timeout_s:g} s", 504)
         )
 
     def _remove(self, entry: _Entry[T, R]) -> None:
         with self._change, contextlib.suppress(ValueError):
             self._waiting.remove(entry)
-            self._recorder.pending(len(self._waiting))
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        self._recorder.set("inference_pending_request_count", len(self._waiting))
 
     # ---- the thread
 
-    def _work(self) -> None:
-        try:
-            if self._prepare is not None:
-                self._prepare()
-            while batch := self._next():
-                self._execute(batch)
-        except BaseException as error:  # no caller would see it
-            text = "%s: cannot be served: %s"
-            _LOGGER.log(logging.ERROR, text, self._name, error, exc_info=_unexpected(error))
-            self._error = error
-        finally:
-            self._end()
+    def _run_queue(self) -> None:
+        while batch := self._next():
+            self._execute(batch)
 
     def _next(self) -> list[_Entry[T, R]]:
         """Wait for the next batch; empty: the batcher is closed and the queue empty."""
@@ -220,35 +148,37 @@ class Batcher(Generic[T, R]):
                     batch = [self._waiting[i] for i in decision.taken]
                     for position in reversed(decision.taken):
                         del self._waiting[position]
-                    self._recorder.pending(len(self._waiting))
+                    self._count_waiting()
                     return batch
                 self._change.wait(decision.wait_s)
 
     def _execute(self, batch: list[_Entry[T, R]]) -> None:
         begin = time.monotonic()
         try:
-            ran = self._run([entry.item for entry in batch])
+            results, times = self._run([entry.item for entry in batch])
         except Exception as error:  # it is the result of the items, or of one of them
-            if len(batch) > 1 and self._may_repeat:
+            if len(batch) > 1:
                 for entry in batch:
                     if not entry.future.done():  # otherwise it was cancelled
                         self._execute([entry])
                 return
-            if not isinstance(error, RequestError):
-                _LOGGER.warning(
-                    "%s: a request failed: %s", self._name, error, exc_info=_unexpected(error)
-                )
-            reason = "REJECTED" if isinstance(error, RequestError) else "BACKEND"
-            for entry in batch:
-                entry.error = error
-                self._recorder.failed(reason, time.monotonic() - entry.since)
+            self._fail_entry(batch[0], error)
         else:
-            for entry, result in zip(batch, ran.results, strict=True):
+            for entry, result in zip(batch, results, strict=True):
                 entry.result = result
-            self._record(batch, ran, begin)
+            self._record(batch, times, begin)
         self._finish(batch)
 
-    def _record(self, batch: Sequence[_Entry[T, R]], ran: RunResult[R], begin: float) -> None:
+    def _fail_entry(self, entry: _Entry[T, R], error: Exception) -> None:
+        reason = "REJECTED"
+        if not isinstance(error, RequestError):
+            reason = "BACKEND"
+            text = "%s: a request failed: %s"
+            LOGGER.warning(text, self.name, error, exc_info=unexpected(error))
+        entry.error = error
+        self._recorder.failed(reason, time.monotonic() - entry.since)
+
+    def _record(self, batch: Sequence[_Entry[T, R]], times: RunTimes, begin: float) -> None:
         count, now = len(batch), time.monotonic()
         since = sum(entry.since for entry in batch)
         self._recorder.executed(
@@ -257,9 +187,7 @@ class Batcher(Generic[T, R]):
                 rows=sum(entry.rows for entry in batch),
                 request_s=count * now - since,
                 queue_s=count * begin - since,
-                input_s=ran.input_s,
-                infer_s=ran.infer_s,
-                output_s=ran.output_s,
+                times=times,
             )
         )
 
@@ -289,25 +217,9 @@ class Batcher(Generic[T, R]):
             else:
                 entry.future.set_result(entry.result)  # type: ignore[arg-type]
 
-    def _end(self) -> None:
-        """Refuse queued requests, if the thread failed, and notify callers of `close`."""
+    def _refuse_queue(self, error: RequestError) -> None:
         with self._change:
-            self._is_closing = self._has_ended = True
             left, self._waiting = self._waiting, []
-            ended, self._ended = self._ended, []
         for entry in left:
-            entry.error = self._refused(f"{self._name} failed: {self._error}")
+            self._fail_entry(entry, error)
         self._finish(left)
-        for loop, future in ended:
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_notify, future)
-
-
-def _unexpected(error: BaseException) -> BaseException | None:
-    """The error to log with its traceback, because the message alone does not explain it."""
-    return None if isinstance(error, JaxDelegateError) else error
-
-
-def _notify(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from starlette.requests import Request
 
+from jaxdelegate.serve.clients import RequestError, shown
+from jaxdelegate.serve.endpoints import RESERVATIONS
+from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.memory_budgets import BodyReservation
-from jaxdelegate.serve.records import RequestError
-from jaxdelegate.serve.v2.datatypes import shown
-from jaxdelegate.serve.v2.json_text import Buffer
+from jaxdelegate.serve.memory_budgets import BodyReservation, Budgets, ByteBudget, Reservation
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's window bits; HTTP's deflate is zlib's format
@@ -29,12 +29,21 @@ def header_length(headers: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-async def read(request: Request, limits: Limits, reservation: BodyReservation) -> Buffer:
-    """The request's body, decompressed.
+async def reserve(request: Request, budget: ByteBudget, size: int) -> None:
+    """Wait for memory until the response is sent."""
+    reservation = Reservation(budget)
+    request.scope[RESERVATIONS].append(reservation)
+    await reservation.reserve(size)
+
+
+async def read(request: Request, budgets: Budgets) -> Buffer:
+    """The request's body, decompressed, in memory that is reserved until the response is sent.
 
     A RequestError has status 413 as soon as it is larger than allowed, 408 if it does not arrive in
     time, 415 for an unknown Content-Encoding, 400 for damaged data.
     """
+    limits, reservation = budgets.limits, BodyReservation(budgets)
+    request.scope[RESERVATIONS].append(reservation)
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in (*_WINDOWS, "identity"):
         raise RequestError(
@@ -105,7 +114,18 @@ def _decompressed(body: Buffer, encoding: str, limits: Limits) -> bytes:
     return found
 
 
-def accepted_encoding(headers: Mapping[str, str]) -> str | None:
+async def compressed(
+    pieces: Sequence[bytes | memoryview], headers: Mapping[str, str]
+) -> tuple[Sequence[bytes | memoryview], dict[str, str]]:
+    """A response's body, compressed if the request's headers accept it, and its headers."""
+    encoding = _accepted_encoding(headers)
+    if encoding is None or sum(map(len, pieces)) < _MIN_COMPRESSED:
+        return pieces, {"Vary": "Accept-Encoding"}
+    pieces = await asyncio.to_thread(_compress, pieces, encoding)
+    return pieces, {"Vary": "Accept-Encoding", "Content-Encoding": encoding}
+
+
+def _accepted_encoding(headers: Mapping[str, str]) -> str | None:
     """The supported compression that a client prefers; None: it accepts none."""
     best, most = None, 0.0
     for part in headers.get("Accept-Encoding", "")[:_MAX_ACCEPTED].lower().split(","):
@@ -124,15 +144,6 @@ def _quality(weight: str) -> float:
         return float(value)
     except ValueError:
         return 0.0
-
-
-async def compressed(
-    pieces: Sequence[bytes | memoryview], encoding: str | None
-) -> tuple[Sequence[bytes | memoryview], str | None]:
-    """The body and its encoding; compressed if accepted and large enough."""
-    if encoding is None or sum(map(len, pieces)) < _MIN_COMPRESSED:
-        return pieces, None
-    return await asyncio.to_thread(_compress, pieces, encoding), encoding
 
 
 def _compress(pieces: Sequence[bytes | memoryview], encoding: str) -> list[bytes]:

@@ -5,9 +5,8 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from jaxdelegate.serve.clients import RequestError, shown
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.records import RequestError
-from jaxdelegate.serve.v2.datatypes import shown
 
 _FORM = "application/x-www-form-urlencoded"
 _WITHOUT_ASKING = ("text/plain", "multipart/form-data", _FORM)  # may be sent to any server

@@ -16,8 +16,7 @@ except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
 from jaxdelegate.serve import browsers
-from jaxdelegate.serve.records import Client, RequestError
-from jaxdelegate.serve.v2.datatypes import shown
+from jaxdelegate.serve.clients import Client, RequestError, shown
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 RESERVATIONS = "jaxdelegate.reservations"

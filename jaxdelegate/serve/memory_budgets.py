@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.records import RequestError
 
 SMALL = 1 << 16  # bytes of a body or a response that are always allowed
 _RESULTS = 3  # times the budget of bodies or responses: queued results make batches possible
@@ -73,6 +73,7 @@ class Reservation:
 
 class Budgets:
     def __init__(self, limits: Limits) -> None:
+        self.limits = limits
         most, seconds = limits.max_held_bytes, limits.seconds
         # Of requests, from their first byte until their response is sent.
         self.bodies = ByteBudget("requests", most, seconds)

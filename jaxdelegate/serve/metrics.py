@@ -1,34 +1,89 @@
-"""Metrics of served models for Prometheus, named as in Triton Inference Server."""
+"""Metrics of served models for Prometheus: those of tensors named as in Triton, of text as in vLLM.
 
+The recorders do not use prometheus-client's counters: a run takes one lock, not ten.
+"""
+
+import bisect
 import dataclasses
+import itertools
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from jaxdelegate.optional import install
-from jaxdelegate.serve.text_metrics import TextRecorder, families
 
-_LABELS = ("model", "version")
+# Seconds; vLLM's, shortened.
+_BOUNDS = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0),
+)
+_SUFFIX = re.compile(rb"^((?:# \w+ )?jaxdelegate_\w+)_total\b", re.MULTILINE)
 
-# Counters: name without the prefix, and help text.
-_COUNTERS = {
-    "inference_request_success": "Requests that succeeded.",
-    "inference_count": "Items that were computed; a batch of n counts n.",
-    "inference_exec_count": "Runs of the model; a batch counts once.",
-    "inference_request_duration_us": "Microseconds of successful requests, queue included.",
-    "inference_queue_duration_us": "Microseconds that successful requests waited in the queue.",
-    "inference_compute_input_duration_us": "Microseconds to write inputs, summed over requests.",
-    "inference_compute_infer_duration_us": "Microseconds to run models, summed over requests.",
-    "inference_compute_output_duration_us": "Microseconds to split outputs, summed over requests.",
-    "compile_count": "Programs that were compiled.",
-    "cache_hit_count": "Programs that were read from the cache directory.",
-}
-_FAILURE = "inference_request_failure"
-_GAUGES = {
-    "inference_pending_request_count": "Requests that wait in the queue.",
-    "session_count": "Open sequences of models with states.",
-}
+
+@dataclasses.dataclass(frozen=True)
+class _Names:
+    """The metrics of one kind of model: help texts by name, without the prefix."""
+
+    prefix: str
+    labels: tuple[str, ...]  # of the model
+    counters: Mapping[str, str]
+    gauges: Mapping[str, str]
+    reasons: tuple[str, str, str]  # the counter of requests by reason: name, help, label
+    histograms: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_TRITON = _Names(
+    "jaxdelegate_",
+    ("model", "version"),
+    counters={
+        "inference_request_success": "Requests that succeeded.",
+        "inference_count": "Items that were computed; a batch of n counts n.",
+        "inference_exec_count": "Runs of the model; a batch counts once.",
+        "inference_request_duration_us": "Microseconds of successful requests, queue included.",
+        "inference_queue_duration_us": "Microseconds that successful requests waited in the queue.",
+        "inference_compute_input_duration_us": "Microseconds to write inputs, summed over requests.",  # noqa: E501
+        "inference_compute_infer_duration_us": "Microseconds to run models, summed over requests.",
+        "inference_compute_output_duration_us": "Microseconds to split outputs, summed over requests.",  # noqa: E501
+        "compile_count": "Programs that were compiled.",
+        "cache_hit_count": "Programs that were read from the cache directory.",
+    },
+    gauges={
+        "inference_pending_request_count": "Requests that wait in the queue.",
+        "session_count": "Open sequences of models with states.",
+    },
+    reasons=("inference_request_failure", "Requests that failed.", "reason"),
+)
+_VLLM = _Names(
+    "vllm:",
+    ("model_name",),
+    counters={
+        "prompt_tokens": "Tokens of prompts.",
+        "generation_tokens": "Tokens that were generated.",
+        "prefix_cache_queries": "Tokens of prompts, as prompt_tokens.",
+        "prefix_cache_hits": "Tokens of prompts that caches had.",
+    },
+    gauges={
+        "num_requests_running": "Sequences in slots.",
+        "num_requests_waiting": "Sequences that wait for a slot.",
+        "kv_cache_usage_perc": "The part of all caches that sequences in slots use; 1: all.",
+    },
+    reasons=("request_success", "Sequences that ended.", "finished_reason"),
+    histograms={
+        "time_to_first_token_seconds": "From the arrival of a request to its first token.",
+        "time_per_output_token_seconds": "Between two tokens of a sequence.",
+        "e2e_request_latency_seconds": "From the arrival of a request to its end.",
+    },
+)
+
+
+class RunTimes(NamedTuple):
+    """Seconds of runs of a model."""
+
+    input_s: float = 0.0  # to write the inputs
+    infer_s: float = 0.0  # until the outputs were in host memory
+    output_s: float = 0.0  # to split them by request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,95 +94,145 @@ class Execution:
     rows: int  # without padding
     request_s: float  # from arrival to the response
     queue_s: float  # from arrival to the start of the run
-    input_s: float  # to write the inputs
-    infer_s: float  # to run the model
-    output_s: float  # to split the outputs
+    times: RunTimes
 
 
 @dataclasses.dataclass(slots=True)
-class BatchCounts:
-    """The runs of one batch size, and their seconds."""
+class Histogram:
+    """How often values were in each range, and their sum."""
 
-    runs: int = 0
-    input_s: float = 0.0  # to write the inputs
-    infer_s: float = 0.0  # to run the model
-    output_s: float = 0.0  # to split the outputs
+    counts: list[int] = dataclasses.field(default_factory=lambda: [0] * (len(_BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Count a value, several times."""
+        self.counts[bisect.bisect_left(_BOUNDS, value)] += count
+        self.total += value * count
+
+    @property
+    def buckets(self) -> list[tuple[str, int]]:
+        """Bounds and cumulative counts."""
+        bounds = [*map(str, _BOUNDS), "+Inf"]
+        return list(zip(bounds, itertools.accumulate(self.counts), strict=True))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
     """The metrics of a model at one moment."""
 
-    counts: Mapping[str, float]  # counters of `/metrics`, by name
-    failures: Mapping[str, int]  # requests by reason
-    gauges: Mapping[str, int]  # by name
+    values: Mapping[str, float]  # of counters and gauges
+    reasons: Mapping[str, int]  # requests that failed, or sequences that ended
+    histograms: Mapping[str, tuple[list[tuple[str, int]], float]]  # buckets and sum
+    batches: Mapping[int, tuple[int, RunTimes]]  # runs and their times, by the number of items
     failed_s: float  # of failed requests, from their arrival
-    batches: Mapping[int, BatchCounts]  # runs by their number of items
     last_s: float  # end of the last run in seconds of Unix time; 0: none
 
+    def samples(self, name: str) -> tuple[Any, ...]:
+        """The value of a counter or gauge, or the buckets and the sum of a histogram."""
+        return self.histograms[name] if name in self.histograms else (self.values[name],)
 
-class ModelRecorder:
-    """Collects the metrics of one model from its batcher and engine. Thread-safe.
 
-    It does not use prometheus-client's counters: a run takes one lock, not ten.
-    """
+class Recorder:
+    """Collects the metrics of one model. Thread-safe."""
+
+    names: ClassVar[_Names]
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, float] = dict.fromkeys(_COUNTERS, 0)
-        self._failures: dict[str, int] = {}
-        self._gauges: dict[str, int] = dict.fromkeys(_GAUGES, 0)
+        self._values: dict[str, float] = dict.fromkeys(
+            (*self.names.counters, *self.names.gauges), 0
+        )
+        self._reasons: dict[str, int] = {}
+        self._histograms = {name: Histogram() for name in self.names.histograms}
+        self._batches: dict[int, tuple[int, RunTimes]] = {}
         self._failed_s = self._last_s = 0.0
-        self._batches: dict[int, BatchCounts] = {}
-
-    def executed(self, execution: Execution) -> None:
-        with self._lock:
-            counts = self._counts
-            counts["inference_request_success"] += execution.requests
-            counts["inference_count"] += execution.rows
-            counts["inference_exec_count"] += 1
-            counts["inference_request_duration_us"] += execution.request_s * 1e6
-            counts["inference_queue_duration_us"] += execution.queue_s * 1e6
-            each = execution.requests * 1e6  # all of them waited for the run
-            counts["inference_compute_input_duration_us"] += execution.input_s * each
-            counts["inference_compute_infer_duration_us"] += execution.infer_s * each
-            counts["inference_compute_output_duration_us"] += execution.output_s * each
-            batch = self._batches.setdefault(execution.rows, BatchCounts())
-            batch.runs += 1
-            batch.input_s += execution.input_s
-            batch.infer_s += execution.infer_s
-            batch.output_s += execution.output_s
-            self._last_s = time.time()
-
-    def failed(self, reason: str, seconds: float) -> None:
-        """`reason` is "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND"; seconds since its arrival."""
-        with self._lock:
-            self._failures[reason] = self._failures.get(reason, 0) + 1
-            self._failed_s += seconds
-
-    def pending(self, count: int) -> None:
-        self._gauges["inference_pending_request_count"] = count
-
-    def sessions(self, count: int) -> None:
-        self._gauges["session_count"] = count
-
-    def programs(self, compiled: int, hits: int) -> None:
-        """Programs that were compiled, and read from the cache, since the last call."""
-        with self._lock:
-            self._counts["compile_count"] += compiled
-            self._counts["cache_hit_count"] += hits
 
     def read(self) -> Reading:
         """A consistent copy of all metrics."""
         with self._lock:
             return Reading(
-                counts=dict(self._counts),
-                failures=dict(self._failures),
-                gauges=dict(self._gauges),
-                failed_s=self._failed_s,
-                batches={rows: dataclasses.replace(b) for rows, b in self._batches.items()},
-                last_s=self._last_s,
+                dict(self._values),
+                dict(self._reasons),
+                {name: (h.buckets, h.total) for name, h in self._histograms.items()},
+                dict(self._batches),
+                self._failed_s,
+                self._last_s,
             )
+
+    def set(self, gauge: str, value: float) -> None:
+        """Set a gauge, by its name without the prefix."""
+        self._values[gauge] = value
+
+    def _add(self, **counts: float) -> None:
+        for name, count in counts.items():
+            self._values[name] += count
+
+    def _count(self, reason: str) -> None:
+        self._reasons[reason] = self._reasons.get(reason, 0) + 1
+
+
+class ModelRecorder(Recorder):
+    """Collects the metrics of a model of tensors, or a text encoder."""
+
+    names = _TRITON
+
+    def executed(self, execution: Execution) -> None:
+        times = execution.times
+        each = execution.requests * 1e6  # all of them waited for the run
+        with self._lock:
+            self._add(
+                inference_request_success=execution.requests,
+                inference_count=execution.rows,
+                inference_exec_count=1,
+                inference_request_duration_us=execution.request_s * 1e6,
+                inference_queue_duration_us=execution.queue_s * 1e6,
+                inference_compute_input_duration_us=times.input_s * each,
+                inference_compute_infer_duration_us=times.infer_s * each,
+                inference_compute_output_duration_us=times.output_s * each,
+            )
+            runs, before = self._batches.get(execution.rows, (0, RunTimes()))
+            total = RunTimes(*(a + b for a, b in zip(before, times, strict=True)))
+            self._batches[execution.rows] = runs + 1, total
+            self._last_s = time.time()
+
+    def failed(self, reason: str, seconds: float) -> None:
+        """`reason` is "REJECTED", "CANCELED", "TIMEOUT" or "BACKEND"; seconds since its arrival."""
+        with self._lock:
+            self._count(reason)
+            self._failed_s += seconds
+
+    def programs(self, compiled: int, hits: int) -> None:
+        """Programs that were compiled, and read from the cache, since the last call."""
+        with self._lock:
+            self._add(compile_count=compiled, cache_hit_count=hits)
+
+
+class TextRecorder(Recorder):
+    """Collects the metrics of a language model."""
+
+    names = _VLLM
+
+    def prompt(self, tokens: int, reused: int) -> None:
+        """A prompt joined whose first tokens caches had."""
+        with self._lock:
+            self._add(prompt_tokens=tokens, prefix_cache_queries=tokens, prefix_cache_hits=reused)
+
+    def generated(self, tokens: int, since: float, *, first: bool) -> None:
+        """A sequence got tokens; `since` is the time of its last one, or of its arrival."""
+        seconds = time.monotonic() - since
+        with self._lock:
+            self._add(generation_tokens=tokens)
+            if first:
+                self._histograms["time_to_first_token_seconds"].add(seconds)
+            elif tokens:
+                each = self._histograms["time_per_output_token_seconds"]
+                each.add(seconds / tokens, tokens)
+
+    def ended(self, reason: str, seconds: float) -> None:
+        """A sequence ended; seconds since its arrival."""
+        with self._lock:
+            self._count(reason)
+            self._histograms["e2e_request_latency_seconds"].add(seconds)
 
 
 class Metrics:
@@ -139,32 +244,43 @@ class Metrics:
         except ImportError as error:
             raise ImportError(f"metrics need prometheus-client: {install('serve')}") from error
         self._core, self._exposition = core, exposition
-        self._recorders: dict[tuple[str, str], ModelRecorder] = {}
-        self._text_recorders: dict[str, TextRecorder] = {}
+        self._models: dict[tuple[str, str], ModelRecorder] = {}
+        self._texts: dict[tuple[str], TextRecorder] = {}
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
 
     def recorder(self, model: str, version: str) -> ModelRecorder:
         """The recorder of a model, created at the first call."""
-        return self._recorders.setdefault((model, version), ModelRecorder())
+        return self._models.setdefault((model, version), ModelRecorder())
 
     def text_recorder(self, model: str) -> TextRecorder:
         """The recorder of a language model, created at the first call."""
-        return self._text_recorders.setdefault(model, TextRecorder())
+        return self._texts.setdefault((model,), TextRecorder())
 
     def collect(self) -> Iterator[Any]:
         """Every metric, for prometheus-client."""
-        read = {labels: recorder.read() for labels, recorder in list(self._recorders.items())}
-        counter, gauge = self._core.CounterMetricFamily, self._core.GaugeMetricFamily
-        name = f"jaxdelegate_{_FAILURE}"
-        failure = counter(name, "Requests that failed.", labels=(*_LABELS, "reason"))
-        for labels, own in read.items():
-            for reason, count in own.failures.items():
-                failure.add_metric((*labels, reason), count)
-        yield failure
-        yield from _families(counter, _COUNTERS, {at: own.counts for at, own in read.items()})
-        yield from _families(gauge, _GAUGES, {at: own.gauges for at, own in read.items()})
-        yield from families(self._core, dict(self._text_recorders))
+        for names, recorders in ((_TRITON, self._models), (_VLLM, self._texts)):
+            yield from self._families(names, {at: r.read() for at, r in [*recorders.items()]})
+
+    def _families(self, names: _Names, read: Mapping[tuple[str, ...], Reading]) -> Iterator[Any]:
+        """The families that have values."""
+        kinds = {"Counter": names.counters, "Gauge": names.gauges, "Histogram": names.histograms}
+        for kind, texts in kinds.items() if read else ():
+            for name, text in texts.items():
+                family = self._family(kind, names, name, text)
+                for labels, own in read.items():
+                    family.add_metric(labels, *own.samples(name))
+                yield family
+        if read:
+            family = self._family("Counter", names, *names.reasons)
+            for labels, own in read.items():
+                for reason, count in own.reasons.items():
+                    family.add_metric((*labels, reason), count)
+            yield family
+
+    def _family(self, kind: str, names: _Names, name: str, text: str, *more: str) -> Any:
+        family = getattr(self._core, f"{kind}MetricFamily")
+        return family(names.prefix + name, text, labels=(*names.labels, *more))
 
     def text(self) -> tuple[bytes, str]:
         """The response to a scrape: the text, and its content type.
@@ -172,18 +288,4 @@ class Metrics:
         Counters have Triton's names: the suffix `_total` of prometheus-client is removed.
         """
         text: bytes = self._exposition.generate_latest(self.registry)
-        for name in (*_COUNTERS, _FAILURE):
-            text = text.replace(
-                f"jaxdelegate_{name}_total".encode(), f"jaxdelegate_{name}".encode()
-            )
-        return text, str(self._exposition.CONTENT_TYPE_LATEST)
-
-
-def _families(
-    family: Any, names: Mapping[str, str], values: Mapping[tuple[str, str], Mapping[str, float]]
-) -> Iterator[Any]:
-    for name, text in names.items():
-        metric = family(f"jaxdelegate_{name}", text, labels=_LABELS)
-        for labels, own in values.items():
-            metric.add_metric(labels, own[name])
-        yield metric
+        return _SUFFIX.sub(rb"\1", text), str(self._exposition.CONTENT_TYPE_LATEST)

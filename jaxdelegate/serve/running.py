@@ -21,10 +21,9 @@ except ModuleNotFoundError as missing:
 from jaxdelegate.serve.application import application
 from jaxdelegate.serve.connections import bounded
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.opening import open_service
-from jaxdelegate.serve.records import Served
-from jaxdelegate.serve.service import Service
+from jaxdelegate.serve.service import Service, open_service
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.worker import Worker
 
 Say = Callable[[str], None]
 _POLL_S = 0.2  # how soon a thread that waits for a model notices a shutdown
@@ -125,22 +124,23 @@ class Server:
         self._say(f"listening on grpc://{_shown(self._host)}:{port}")
 
     async def _wait_for_models(self) -> None:
-        await asyncio.gather(*map(self._report, self._served.all.values()))
+        models = self._served.all.items()
+        await asyncio.gather(*(self._report(name, model.worker) for name, model in models))
         if self._is_whole_process:
             gc.collect()
             gc.freeze()  # otherwise requests wait whenever it traverses jax's modules
 
-    async def _report(self, model: Served) -> None:
+    async def _report(self, name: str, worker: Worker) -> None:
         """Wait until a model is ready and print it; an error ends the server."""
         try:
-            while not await asyncio.to_thread(model.wait_until_ready, _POLL_S):
+            while not await asyncio.to_thread(worker.wait_until_ready, _POLL_S):
                 pass
         except Exception as error:  # unexpected ones, too: the model would never be ready
             self._fail(error)
         else:
             seconds = time.perf_counter() - self._begin
-            memory = f", with {model.memory}" if model.memory else ""
-            self._say(f"model {model.name!r} is ready after {seconds:.1f} s{memory}")
+            memory = f", with {worker.memory}" if worker.memory else ""
+            self._say(f"model {name!r} is ready after {seconds:.1f} s{memory}")
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

@@ -12,7 +12,7 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers import use_threads
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.opening import parse_models
+from jaxdelegate.serve.service import parse_models
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.tools import delegate_flags
 

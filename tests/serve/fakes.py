@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.serve.metrics import ModelRecorder
-from jaxdelegate.serve.records import InferRequest, Scheduling, TensorMetadata
+from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.v2.requests import InferRequest, TensorMetadata
 
 Function = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Fake:
-    """A ServedModel that calls a function; results wait for `gate`."""
+    """A ServedModel that calls a function and is its own worker; results wait for `gate`."""
 
     name: str
     inputs: tuple[TensorMetadata, ...]
@@ -28,9 +29,15 @@ class Fake:
     gate: asyncio.Event | None = None
     requests: list[InferRequest] = dataclasses.field(default_factory=list)
     entered: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
-    scheduling: Scheduling = dataclasses.field(default_factory=Scheduling)
+    settings: ServeSettings = dataclasses.field(default_factory=ServeSettings)
+    batch_sizes: tuple[int, ...] = ()
+    is_stateful: bool = False
     recorder: ModelRecorder = dataclasses.field(default_factory=ModelRecorder)
     error: BaseException | None = None
+
+    @property
+    def worker(self) -> "Fake":
+        return self
 
     def start(self) -> None:
         pass
@@ -38,7 +45,10 @@ class Fake:
     def wait_until_ready(self, timeout_s: float | None = None) -> bool:  # noqa: ARG002
         return self.is_ready
 
-    async def close(self) -> None:
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
         self.is_closed = True
 
     async def infer(self, request: InferRequest) -> Mapping[str, np.ndarray]:

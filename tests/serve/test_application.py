@@ -12,10 +12,9 @@ import pytest
 
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.serve.application import application, create
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.opening import parse_models
-from jaxdelegate.serve.records import RequestError
-from jaxdelegate.serve.service import Service
+from jaxdelegate.serve.service import Service, parse_models
 from jaxdelegate.serve.v2 import protocol
 from tests.serve.fakes import Fake, Response, call, echo, failing, tensor
 from tests.serve.stock import NETWORKS
@@ -168,7 +167,7 @@ def test_responses_are_not_compressed_unless_requested(accepted: str) -> None:
 
 def test_large_bodies_are_read_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is not blocked while numbers are read."""
-    monkeypatch.setattr("jaxdelegate.serve.application.SMALL", 10)
+    monkeypatch.setattr("jaxdelegate.serve.v2.api.SMALL", 10)
     inside, leave = asyncio.Event(), asyncio.Event()
     decode = protocol.decode
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from jaxdelegate.serve.batching import Batcher
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.decisions import Costs, Decision, compiled_sizes, decide
-from jaxdelegate.serve.metrics import ModelRecorder
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.metrics import ModelRecorder, RunTimes
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2.graph_runner import delegate_for
 
@@ -88,14 +88,6 @@ def test_no_request_waits_if_batches_gain_nothing() -> None:
 # ---- the thread
 
 
-@dataclasses.dataclass(frozen=True)
-class Ran:
-    results: Sequence[Any]
-    input_s: float = 0.0
-    infer_s: float = 0.001
-    output_s: float = 0.0
-
-
 class Model:
     """A model that multiplies items by ten. It waits for `may_run`, and records its batches."""
 
@@ -105,14 +97,14 @@ class Model:
         self.may_run, self.is_running = threading.Event(), threading.Event()
         self.may_run.set()
 
-    def __call__(self, items: Sequence[Any]) -> Ran:
+    def __call__(self, items: Sequence[Any]) -> tuple[list[Any], RunTimes]:
         self.is_running.set()
         assert self.may_run.wait(30)
         self.threads.add(threading.get_ident())
         self.batches.append(list(items))
         if "bad" in items:
             raise ValueError("a bad item")
-        return Ran([item * 10 for item in items])
+        return [item * 10 for item in items], RunTimes(infer_s=0.001)
 
 
 class Served:
@@ -148,7 +140,7 @@ def run(test: Callable[[Served], Any], **options: Any) -> Served:
             await test(served)
         finally:
             served.model.may_run.set()
-            await served.batcher.close()
+            await asyncio.to_thread(served.batcher.close)
         return served
 
     return asyncio.run(main())
@@ -165,12 +157,12 @@ def test_requests_that_wait_while_the_model_is_busy_form_a_batch() -> None:
     assert served.model.batches == [[0], [*range(1, 9)], [*range(9, 13)]]
     assert len(served.model.threads) == 1
     read = served.recorder.read()
-    counts = read.counts
+    counts = read.values
     assert counts["inference_request_success"] == counts["inference_count"] == 13
     assert counts["inference_exec_count"] == 3
     assert counts["inference_compute_infer_duration_us"] == pytest.approx(13_000)
-    assert read.gauges["inference_pending_request_count"] == 0
-    assert read.failures == {}
+    assert read.values["inference_pending_request_count"] == 0
+    assert read.reasons == {}
 
 
 def test_different_keys_are_in_different_batches() -> None:
@@ -194,18 +186,7 @@ def test_a_bad_item_fails_alone() -> None:
 
     served = run(test)
     assert served.model.batches == [[0], [1, "bad", 3], [1], ["bad"], [3]]
-    assert served.recorder.read().failures == {"BACKEND": 1}
-
-
-def test_a_batch_that_may_not_be_repeated_fails_as_a_whole() -> None:
-    async def test(served: Served) -> None:
-        await served.busy()
-        tasks = await served.queued(1, "bad")
-        served.model.may_run.set()
-        errors = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(error) for error in errors] == [ValueError, ValueError]
-
-    assert run(test, may_repeat=False).model.batches == [[0], [1, "bad"]]
+    assert served.recorder.read().reasons == {"BACKEND": 1}
 
 
 def test_a_full_queue_refuses() -> None:
@@ -221,7 +202,7 @@ def test_a_full_queue_refuses() -> None:
         served.model.may_run.set()
         assert await asyncio.gather(*kept) == [10, 20]
 
-    assert run(test, max_queue_size=2).recorder.read().failures == {"REJECTED": 1}
+    assert run(test, max_queue_size=2).recorder.read().reasons == {"REJECTED": 1}
 
 
 def test_a_request_larger_than_a_batch_is_refused() -> None:
@@ -246,7 +227,7 @@ def test_a_request_that_times_out_leaves_the_queue() -> None:
 
     served = run(test)
     assert served.model.batches == [[0], [2]]
-    assert served.recorder.read().failures == {"TIMEOUT": 1}
+    assert served.recorder.read().reasons == {"TIMEOUT": 1}
 
 
 def test_a_request_that_times_out_while_it_runs_does_not_affect_others() -> None:
@@ -276,7 +257,7 @@ def test_a_cancelled_task_leaves_the_queue() -> None:
 
     served = run(test, max_queue_size=2)
     assert served.model.batches == [[0], [2, 3]]
-    assert served.recorder.read().failures == {"CANCELED": 1}
+    assert served.recorder.read().reasons == {"CANCELED": 1}
 
 
 def test_a_batch_waits_for_others_up_to_the_delay() -> None:
@@ -287,7 +268,7 @@ def test_a_batch_waits_for_others_up_to_the_delay() -> None:
             10 * n for n in range(8)
         ]
         last = await served.queued(8)
-        await served.batcher.close()
+        await asyncio.to_thread(served.batcher.close)
         assert await last[0] == 80
 
     assert run(test, max_queue_delay_us=10**9).model.batches == [[*range(8)], [8]]
@@ -297,15 +278,16 @@ def test_close_runs_queued_requests_and_refuses_new_ones() -> None:
     async def test(served: Served) -> None:
         await served.busy()
         tasks = await served.queued(1, 2)
-        closing = asyncio.create_task(served.batcher.close())
+        closing = asyncio.create_task(asyncio.to_thread(served.batcher.close))
         await asyncio.sleep(0)
+        served.batcher.stop()
         with pytest.raises(RequestError, match="is shutting down") as error:
             await served.submit(3)
         assert error.value.status == 503
         served.model.may_run.set()
         assert await asyncio.gather(*tasks) == [10, 20]
         await closing
-        await served.batcher.close()  # again
+        await asyncio.to_thread(served.batcher.close)  # again
 
     run(test)
 
@@ -315,7 +297,8 @@ def test_a_failed_preparation_refuses_all(caplog: pytest.LogCaptureFixture) -> N
         raise ValueError("no such kernel")
 
     async def test(served: Served) -> None:
-        served.batcher.join(30)
+        with pytest.raises(ValueError, match="no such kernel"):
+            served.batcher.wait_until_ready(30)
         with pytest.raises(RequestError, match="net failed: no such kernel") as error:
             await served.submit(1)
         assert error.value.status == 503
@@ -340,5 +323,5 @@ def test_several_event_loops_share_a_batcher() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    asyncio.run(served.batcher.close())
+    served.batcher.close()
     assert results == {n: [10 * (10 * n + k) for k in range(10)] for n in range(4)}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.clients import RequestError
 from tests.serve.fakes import echo, tensor
 from tests.serve.test_protocol import DTYPES, values
 
@@ -14,7 +14,7 @@ pytest.importorskip("tritonclient.grpc", reason="the messages need tritonclient[
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve.v2 import grpc_messages, grpc_wire, protocol
+from jaxdelegate.serve.v2 import grpc_messages, protocol
 
 FIELDS = {
     "BOOL": "bool_contents",
@@ -44,7 +44,7 @@ def test_every_datatype_survives_a_round_trip(name: str, raw: bool) -> None:
     array = values(name).reshape(2, 3)
     model = echo("m", tensor("x", DTYPES[name], -1, 3))
     message = message_of(name, array, raw=raw or name not in FIELDS)
-    grpc_wire.check(message.SerializeToString())
+    grpc_messages.parsed(message.SerializeToString())
     decoded = grpc_messages.decode(message, model)
     given = decoded.request.inputs["x"]
     np.testing.assert_array_equal(given, array)
@@ -189,7 +189,7 @@ def within(*numbers: int, content: bytes) -> bytes:
     return content
 
 
-COUNT = grpc_wire.MAX_FIELDS + 1
+COUNT = grpc_messages.MAX_FIELDS + 1
 LARGE: dict[str, bytes] = {
     "inputs": within(5, content=b"") * COUNT,
     "outputs": within(6, content=b"") * COUNT,
@@ -198,8 +198,8 @@ LARGE: dict[str, bytes] = {
     "parameters-of-outputs": within(6, content=within(3, content=b"\x0a\x01a") * COUNT),
     "bytes": within(5, 5, content=b"\x42\x00" * COUNT),
     "unpacked": within(5, 5, content=b"\x18\x01" * COUNT),
-    "packed": within(5, 5, 3, content=bytes(grpc_wire.MAX_PACKED_BYTES + 1)),
-    "shape": within(5, 3, content=bytes(grpc_wire.MAX_PACKED_BYTES + 1)),
+    "packed": within(5, 5, 3, content=bytes(grpc_messages.MAX_PACKED_BYTES + 1)),
+    "shape": within(5, 3, content=bytes(grpc_messages.MAX_PACKED_BYTES + 1)),
     "unknown": b"\xf8\x01\x01" * COUNT,
 }
 
@@ -207,7 +207,7 @@ LARGE: dict[str, bytes] = {
 @pytest.mark.parametrize("what", LARGE)
 def test_messages_that_would_become_large_objects_are_refused(what: str) -> None:
     with pytest.raises(RequestError, match="expected at most 16384 fields"):
-        grpc_wire.check(LARGE[what])
+        grpc_messages.parsed(LARGE[what])
 
 
 @pytest.mark.parametrize(
@@ -221,21 +221,21 @@ def test_messages_that_would_become_large_objects_are_refused(what: str) -> None
 )
 def test_damaged_messages_are_refused_with_the_reason(message: bytes, reason: str) -> None:
     with pytest.raises(RequestError, match=f"not a ModelInferRequest: .*{reason}"):
-        grpc_wire.check(message)
+        grpc_messages.parsed(message)
 
 
 def test_fields_of_another_wire_type_are_unknown_to_protobuf() -> None:
     """An eight-byte field with the number of `inputs` is not a message."""
     message = b"\x29" + b"\xff" * 8
     assert not service_pb2.ModelInferRequest.FromString(message).inputs
-    grpc_wire.check(message)
+    grpc_messages.parsed(message)
 
 
 def test_large_tensors_are_accepted() -> None:
     """Typed or raw, floats take as much memory as their bytes."""
-    zeros = bytes(grpc_wire.MAX_PACKED_BYTES + 4)
-    grpc_wire.check(within(5, 5, 6, content=zeros))
-    grpc_wire.check(within(7, content=zeros))
+    zeros = bytes(grpc_messages.MAX_PACKED_BYTES + 4)
+    grpc_messages.parsed(within(5, 5, 6, content=zeros))
+    grpc_messages.parsed(within(7, content=zeros))
 
 
 def test_changed_messages_are_parsed_or_refused(rng: np.random.Generator) -> None:
@@ -253,7 +253,7 @@ def test_changed_messages_are_parsed_or_refused(rng: np.random.Generator) -> Non
         except DecodeError:
             continue
         try:
-            grpc_wire.check(bytes(text))
+            grpc_messages.parsed(bytes(text))
         except RequestError:
             refused += 1  # groups, which proto3 does not have
     assert refused < 300

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.v2 import json_text, protocol
 from jaxdelegate.serve.v2.datatypes import MAX_TEXTS
 from tests.serve.fakes import Fake, echo, tensor

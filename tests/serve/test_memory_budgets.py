@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.memory_budgets import SMALL, BodyReservation, Budgets, Reservation
-from jaxdelegate.serve.records import RequestError
 
 MOST = 10 * SMALL
 

@@ -5,9 +5,9 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxdelegate.serve.metrics import BatchCounts, Execution, Metrics
+from jaxdelegate.serve.metrics import Execution, Metrics, RunTimes
 
-RUN = Execution(3, 5, request_s=0.6, queue_s=0.3, input_s=0.1, infer_s=0.2, output_s=0.05)
+RUN = Execution(3, 5, request_s=0.6, queue_s=0.3, times=RunTimes(0.1, 0.2, 0.05))
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -28,8 +28,8 @@ def test_each_model_has_separate_metrics() -> None:
     one.executed(RUN)
     one.failed("TIMEOUT", 0.25)
     one.failed("TIMEOUT", 0.25)
-    one.pending(7)
-    two.sessions(4)
+    one.set("inference_pending_request_count", 7)
+    two.set("session_count", 4)
     two.programs(2, 3)
     found = samples(metrics)
     own = {name[0]: value for name, value in found.items() if "one" in name}
@@ -66,11 +66,10 @@ def test_further_numbers_for_statistics() -> None:
     assert read.failed_s == 0.75
     assert before <= read.last_s <= time.time()
     assert set(read.batches) == {1, 5}
-    assert read.batches[1] == BatchCounts(1, 0.1, 0.2, 0.05)
-    many = read.batches[5]
-    assert many == BatchCounts(2, 0.2, 0.4, 0.1)
+    assert read.batches[1] == (1, RunTimes(0.1, 0.2, 0.05))
+    assert read.batches[5] == (2, RunTimes(0.2, 0.4, 0.1))
     recorder.executed(RUN)
-    assert many.runs == 2  # a reading does not change later
+    assert read.batches[5][0] == 2  # a reading does not change later
 
 
 def test_counters_have_tritons_names() -> None:

@@ -24,13 +24,13 @@ from jaxdelegate.lm.language_model import LanguageModel as Programs
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.requests import ApiError, chat_request
-from jaxdelegate.serve.records import RequestError
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.text_metrics import TextRecorder
 from tests.serve.stock import NETWORKS
 from tests.support.language_models import CHATML, SPECIAL, language_bundle
 
@@ -476,8 +476,10 @@ def test_clients_are_known_by_their_keys_or_addresses(served: Served) -> None:
     seen = []
     model = served.server._served.language_models["tiny"]
     with pytest.MonkeyPatch.context() as patch:
-        submit = model.submit
-        patch.setattr(model, "submit", lambda jobs: [seen.append(jobs[0].client), submit(jobs)])
+        submit = model.worker.submit
+        patch.setattr(
+            model.worker, "submit", lambda jobs: [seen.append(jobs[0].client), submit(jobs)]
+        )
         for key in ("Bearer a", "Bearer b", "Bearer a"):
             served.call(TEXT, {"prompt": "x", "max_tokens": 1}, Authorization=key)
         served.call(TEXT, {"prompt": "x", "max_tokens": 1})
@@ -532,11 +534,11 @@ def test_a_chat_does_not_tell_what_others_embedded(served: Served) -> None:
 
 def test_a_forked_process_says_that_it_cannot_generate(tmp_path: Path) -> None:
     model = LanguageModel(tmp_path / "m.litertlm", "m", ServeSettings(), TextRecorder())
-    model.fail_after_fork()
+    model.worker.fail_after_fork()
     with pytest.raises(StoppedError, match="was started before this process"):
-        model.wait_until_ready()
+        model.worker.wait_until_ready()
     with pytest.raises(RequestError, match="m failed: m was started before"):
-        model.submit([])
+        model.worker.submit([])
 
 
 def test_a_model_that_is_damaged_ends_the_server(tmp_path: Path) -> None:

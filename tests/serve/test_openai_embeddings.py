@@ -114,7 +114,7 @@ def test_a_queue_that_is_shorter_than_a_request(
 ) -> None:
     settings = dataclasses.replace(served.model.settings, max_queue_size=2)
     monkeypatch.setattr(served.model, "settings", settings)
-    monkeypatch.setattr(served.model.batcher, "_max_queue_size", 2)
+    monkeypatch.setattr(served.model.worker, "_max_queue_size", 2)
     status, found = served.call({"input": ["abc"] * 20})
     assert (status, len(found["data"])) == (200, 20)
 
@@ -166,7 +166,7 @@ def test_an_encoder_does_not_chat(served: Served) -> None:
 def test_a_client_that_leaves(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not computed leaves the queue; a run that fails is an error of its request."""
     begun, go_on, seen = threading.Event(), threading.Event(), list[int]()
-    run = served.model.batcher._run
+    run = served.model.worker._run
 
     def gated(texts: Any) -> Any:
         begun.set()
@@ -176,11 +176,11 @@ def test_a_client_that_leaves(served: Served, monkeypatch: pytest.MonkeyPatch) -
             raise RuntimeError("broken")
         return run(texts)
 
-    monkeypatch.setattr(served.model.batcher, "_run", gated)
+    monkeypatch.setattr(served.model.worker, "_run", gated)
     connection = served.send(PATH, {"input": [[8] * 5] * 100})
     assert begun.wait(60)
     connection.close()
-    while served.model.batcher._waiting:
+    while served.model.worker._waiting:
         pass
     go_on.set()
     status, found = served.call({"input": [[7, 7]]})

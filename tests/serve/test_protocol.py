@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.v2 import protocol
 from jaxdelegate.serve.v2.datatypes import joined_bytes, name_of, split_bytes
 from tests.serve.fakes import echo, tensor

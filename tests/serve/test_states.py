@@ -17,10 +17,11 @@ from jaxdelegate.op_lowering.options import (
     SVDFOptions,
     VarHandleOptions,
 )
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.metrics import ModelRecorder
-from jaxdelegate.serve.records import InferRequest, RequestError
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2.model import ServedSignature, open_model
+from jaxdelegate.serve.v2.requests import InferRequest
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
 from tests.support.combinations import one_of
@@ -95,12 +96,12 @@ def serve(
 
     async def main() -> Any:
         (model, *_) = open_model(path, "net", ServeSettings(**settings), recorder)
-        model.start()
-        assert model.wait_until_ready(250)
+        model.worker.start()
+        assert model.worker.wait_until_ready(250)
         try:
             return await test(model)
         finally:
-            await model.close()
+            await asyncio.to_thread(model.worker.close)
 
     return asyncio.run(main())
 
@@ -154,7 +155,7 @@ def test_interleaved_sequences_equal_separate_interpreters(
         np.testing.assert_equal(own, expected)
     again = run_once(interpreter(content, use_delegate=use_delegate), given[0][1])[0]
     assert not np.array_equal(answers[0][1][0], again)  # states matter
-    assert recorder.read().gauges["session_count"] == 0  # all have ended
+    assert recorder.read().values["session_count"] == 0  # all have ended
 
 
 def test_a_request_outside_a_sequence_has_initial_states_and_keeps_none(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
         return error.value.status, str(error.value)
 
     async def test(model: ServedSignature) -> None:
-        assert model.scheduling.batch_sizes == ()
+        assert model.batch_sizes == ()
         status, message = await refused(model, sequence_id=7)
         assert status == 400
         assert "7 is not open" in message
@@ -206,7 +207,7 @@ def test_sequences_that_are_refused(tmp_path: Path) -> None:
 
     recorder = ModelRecorder()
     serve(tmp_path, summing(), test, recorder, session_count=1)
-    assert recorder.read().failures == {"REJECTED": 3}
+    assert recorder.read().reasons == {"REJECTED": 3}
 
 
 def test_requests_outside_sequences_form_batches_with_initial_states(
@@ -218,7 +219,7 @@ def test_requests_outside_sequences_form_batches_with_initial_states(
     steps = [[floats(rng, 1, 4)] for _ in range(3)]
 
     async def test(model: ServedSignature) -> tuple[list[Any], list[Any]]:
-        assert model.scheduling.batch_sizes == (1, 2, 4)
+        assert model.batch_sizes == (1, 2, 4)
         tasks, own = [], []
         for n, arrays in enumerate(steps):
             tasks += [asyncio.create_task(ask(model, [x])) for x in given]
@@ -271,8 +272,8 @@ def test_signatures_share_the_states_of_a_sequence(tmp_path: Path) -> None:
 
     async def main() -> None:
         served = {model.name: model for model in open_model(path, "net")}
-        served["net"].start()
-        assert served["net"].wait_until_ready(120)
+        served["net"].worker.start()
+        assert served["net"].worker.wait_until_ready(120)
         add, read = served["net:add"], served["net:read"]
         for number, x, is_start in (("a", one, True), ("b", one, True), ("a", two, False)):
             await ask(add, [x], sequence_id=number, sequence_start=is_start)
@@ -280,7 +281,7 @@ def test_signatures_share_the_states_of_a_sequence(tmp_path: Path) -> None:
         np.testing.assert_equal(await ask(read, [two], sequence_id="b"), [2 * one])
         with pytest.raises(InterpreterError, match="read before anything was assigned to it"):
             await ask(read, [two])  # of a sequence that was not started
-        await add.close()
+        await asyncio.to_thread(add.worker.close)
 
     asyncio.run(main())
 

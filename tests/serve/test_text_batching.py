@@ -14,10 +14,10 @@ from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import ActiveRequest
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.serve.clients import Client, RequestError
+from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.batching import Delta, Job, TextBatcher
 from jaxdelegate.serve.openai.fair_queue import FairQueue
-from jaxdelegate.serve.records import Client, RequestError
-from jaxdelegate.serve.text_metrics import TextRecorder
 from tests.lm.test_text_stream import Bytes
 
 
@@ -316,7 +316,7 @@ def test_metrics(server: Server) -> None:
     read = server.recorder.read()
     assert read.values["generation_tokens"] == read.values["prompt_tokens"] == 5
     assert read.values["num_requests_running"] == read.values["num_requests_waiting"] == 0
-    assert read.ended == {"length": 2}
+    assert read.reasons == {"length": 2}
     counts = {name: buckets[-1][1] for name, (buckets, _) in read.histograms.items()}
     assert counts == {
         "time_to_first_token_seconds": 2,

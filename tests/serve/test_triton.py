@@ -5,22 +5,23 @@ from typing import Any
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve.metrics import Execution
-from jaxdelegate.serve.records import Scheduling
-from jaxdelegate.serve.v2 import triton
+from jaxdelegate.serve.metrics import Execution, RunTimes
+from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.v2 import descriptions
 from tests.serve.fakes import Fake, echo, tensor
 
 
 def configured(model: Fake) -> dict[str, Any]:
     """A model's configuration, after a check that Triton has every field."""
-    found = triton.configuration(model)
+    found = descriptions.configuration(model)
     json_format.ParseDict({"config": found}, service_pb2.ModelConfigResponse())
     return found
 
 
 def test_with_batching_dimensions_are_those_of_an_item() -> None:
     model = echo("m", tensor("x", "f4", -1, 2, -1), tensor("s", object, -1))
-    model.scheduling = Scheduling((1, 2, 8), max_queue_delay_us=500, max_queue_size=9)
+    model.batch_sizes = (1, 2, 8)
+    model.settings = ServeSettings(max_queue_delay_us=500, max_queue_size=9)
     found = configured(model)
     assert found["max_batch_size"] == 8
     assert found["input"] == [
@@ -43,7 +44,8 @@ def test_without_batching_dimensions_are_complete() -> None:
 
 def test_models_with_states_have_sequences() -> None:
     model = echo("m", tensor("x", bool, -1, 2))
-    model.scheduling = Scheduling((1, 2), session_idle_s=1.5)
+    model.batch_sizes, model.is_stateful = (1, 2), True
+    model.settings = ServeSettings(session_idle_s=1.5)
     found = configured(model)
     assert found["sequence_batching"]["max_sequence_idle_microseconds"] == 1_500_000
     assert "dynamic_batching" not in found  # Triton allows only one of them
@@ -53,10 +55,10 @@ def test_statistics() -> None:
     one, other = echo("one", tensor("x", "f4", -1)), echo("other", tensor("x", "f4", -1))
     signature = echo("one:a", tensor("x", "f4", -1))
     signature.recorder = one.recorder
-    run = Execution(2, 3, request_s=0.6, queue_s=0.3, input_s=0.1, infer_s=0.2, output_s=0.05)
+    run = Execution(2, 3, request_s=0.6, queue_s=0.3, times=RunTimes(0.1, 0.2, 0.05))
     one.recorder.executed(run)
     one.recorder.failed("TIMEOUT", 0.25)
-    found = triton.statistics([one, signature, other])
+    found = descriptions.statistics([one, signature, other])
     json_format.ParseDict(found, service_pb2.ModelStatisticsResponse())
     rows = {row["name"]: row for row in found["model_stats"]}
     assert list(rows) == ["one", "other"]
@@ -76,5 +78,5 @@ def test_statistics() -> None:
         }
     ]
     assert rows["other"]["last_inference"] == 0
-    (asked,) = triton.statistics([signature])["model_stats"]
+    (asked,) = descriptions.statistics([signature])["model_stats"]
     assert (asked["name"], asked["inference_count"]) == ("one:a", 3)

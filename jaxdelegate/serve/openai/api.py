@@ -4,31 +4,18 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-import numpy as np
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from jaxdelegate.optional import needs
-
-try:
-    from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response
-    from starlette.routing import Route
-    from starlette.types import Receive, Scope, Send
-except ModuleNotFoundError as missing:
-    raise needs("serving", missing, "serve") from missing
-
-from jaxdelegate.errors import ModelError, OptionError
-from jaxdelegate.lm.channels import ChannelReader
-from jaxdelegate.lm.configs import RepetitionPenaltyConfig, output_limit
-from jaxdelegate.lm.constraints import Constraint
-from jaxdelegate.lm.embedding_engine import normalized
-from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
-from jaxdelegate.lm.request import Request as Prompt
-from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.threads import in_thread
+from jaxdelegate.serve import bodies
+from jaxdelegate.serve.clients import RequestError, shown
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
     client_of,
@@ -36,46 +23,35 @@ from jaxdelegate.serve.endpoints import (
     json_response,
     route,
 )
-from jaxdelegate.serve.memory_budgets import SMALL
-from jaxdelegate.serve.openai.batching import Delta, Job
-from jaxdelegate.serve.openai.embedding_model import EmbeddingModel
+from jaxdelegate.serve.json_objects import Buffer
+from jaxdelegate.serve.memory_budgets import SMALL, Budgets
+from jaxdelegate.serve.openai.answers import Answers, disconnected
+from jaxdelegate.serve.openai.batching import Delta
 from jaxdelegate.serve.openai.language_model import LanguageModel
+from jaxdelegate.serve.openai.prompts import Prompts, Texts
 from jaxdelegate.serve.openai.requests import (
     MAX_JSON_BYTES,
     ApiError,
-    EmbeddingRequest,
     TextRequest,
     chat_request,
     completion_request,
     embedding_request,
 )
-from jaxdelegate.serve.openai.responses import (
-    DONE,
-    ChatForm,
-    CompletionForm,
-    Form,
-    Usage,
-    embeddings,
-    event,
-)
-from jaxdelegate.serve.records import Client, RequestError
+from jaxdelegate.serve.openai.responses import DONE, event
+from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.service import Service
-from jaxdelegate.serve.v2.datatypes import shown
-from jaxdelegate.serve.v2.json_text import Buffer
-from jaxdelegate.text import printable
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
 _CODES = {429: "rate_limit_exceeded", 504: "timeout"}
 
 T = TypeVar("T")
-ReadBody = Callable[[Request], Awaitable[Buffer]]
 ReadRequest = Callable[[Buffer], TextRequest]
 
 
-def routes(served: Service, body: ReadBody) -> list[Route]:
-    """The routes of the API; `body` reads the body of a request."""
-    api = _Api(served, body)
+def routes(served: Service, budgets: Budgets) -> list[Route]:
+    """The routes of the API."""
+    api = _Api(served, budgets)
     return [
         route("/v1/models", api.models, on_error=error_response),
         route("/v1/models/{name}", api.model, on_error=error_response),
@@ -102,8 +78,8 @@ def _error(error: RequestError) -> dict[str, Any]:
 
 
 class _Api:
-    def __init__(self, served: Service, body: ReadBody) -> None:
-        self._served, self._body = served, body
+    def __init__(self, served: Service, budgets: Budgets) -> None:
+        self._served, self._budgets = served, budgets
         # One thread prepares short requests, one long ones and one schemas, which take seconds.
         self._short, self._long, self._schemas = (asyncio.Semaphore() for _ in range(3))
 
@@ -121,32 +97,32 @@ class _Api:
         return await self._answered(request, completion_request)
 
     async def embeddings(self, request: Request) -> Response:
-        prepared = await self._prepared(request, self._prepare_texts)
+        texts = await self._prepared(request, self._texts)
         try:
-            rows = await _while_connected(
-                request, prepared.model.embed(prepared.ids, client_of(request))
-            )
+            rows = await _while_connected(request, texts.model.embed(texts.ids, client_of(request)))
         except* RequestError as several:
             raise several.exceptions[0] from None
-        return await asyncio.to_thread(prepared.response, rows)
+        return await asyncio.to_thread(texts.response, rows)
 
     async def _answered(self, request: Request, read: ReadRequest) -> Response:
-        prepared = await self._prepared(request, functools.partial(self._prepare, read))
-        if prepared.request.schema is not None:
-            constrain = functools.partial(self._constrain, prepared)
-            await self._in_turn(request, self._schemas, constrain)
-        answers = Answers(prepared.model, prepared.jobs(client_of(request)))
+        prompts = await self._prepared(request, functools.partial(self._prompts, read))
+        model, asked = prompts.model, prompts.request
+        if asked.schema is not None:
+            await self._in_turn(request, self._schemas, lambda: self._constrain(prompts))
+        jobs = prompts.jobs(client_of(request))
+        answers = Answers(model.worker, jobs, model.settings.answer_timeout_s)
         request.scope[RESERVATIONS].append(answers)
-        answers.start(request.receive)
-        if prepared.request.is_stream:
+        answers.submit()
+        answers.watch(request.receive)
+        if asked.is_stream:
             deltas = aiter(answers)
             first = await anext(deltas)  # errors until here have a status
-            return _Events(prepared, first, deltas)
-        return json_response(prepared.form.whole([delta async for delta in answers]))
+            return _Events(prompts, first, deltas)
+        return json_response(prompts.form.whole([delta async for delta in answers]))
 
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
         """Read the body, and prepare the request in a thread."""
-        body = await self._body(request)
+        body = await bodies.read(request, self._budgets)
         if len(body) > MAX_JSON_BYTES:
             expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(body)}"
             raise ApiError(expected, 413)
@@ -170,30 +146,31 @@ class _Api:
             message = "this or other long requests are still being read; try again later"
             raise RequestError(message, 503) from None
 
-    def _constrain(self, prepared: "_Prepared") -> None:
-        self._served.check_ready(prepared.model)  # it may have waited
-        prepared.constrain()
+    # ---- in a thread
 
-    def _prepare(self, read: ReadRequest, body: Buffer) -> "_Prepared":
-        """The request with its tokens; called in a thread."""
+    def _prompts(self, read: ReadRequest, body: Buffer) -> Prompts:
         request = read(body)
         model = self._model(request.model)
-        if isinstance(model, EmbeddingModel):
+        if not isinstance(model, LanguageModel):
             what = "computes embeddings only: see /v1/embeddings"
             raise ApiError(f"{shown(request.model)} {what}", param="model")
         self._served.check_ready(model)
-        return _Prepared(model, request)
+        return Prompts(model, request)
 
-    def _prepare_texts(self, body: Buffer) -> "_Texts":
+    def _constrain(self, prompts: Prompts) -> None:
+        self._served.check_ready(prompts.model)  # it may have waited
+        prompts.constrain()
+
+    def _texts(self, body: Buffer) -> Texts:
         request = embedding_request(body)
         model = self._model(request.model)
         self._served.check_ready(model)
         if not model.embedding_size:
             what = f"has no embeddings, as {NO_HIDDEN_STATES}: serve one of a text encoder"
             raise ApiError(f"{shown(request.model)} {what}", param="model")
-        return _Texts(model, request)
+        return Texts(model, request)
 
-    def _model(self, name: str) -> LanguageModel | EmbeddingModel:
+    def _model(self, name: str) -> TextModel:
         models = self._served.language_models
         if name in models:
             return models[name]
@@ -203,129 +180,20 @@ class _Api:
         raise ApiError(message, 404, param="model", code="model_not_found")
 
 
-def _model_object(model: LanguageModel | EmbeddingModel) -> dict[str, Any]:
-    found = {
+def _model_object(model: TextModel) -> dict[str, Any]:
+    row = {
         "id": model.name,
         "object": "model",
         "created": model.created,
         "owned_by": "jaxdelegate",
     }
-    return {**found, "max_model_len": model.max_model_len} if model.is_ready else found
-
-
-class _Prepared:
-    """A request with its prompts' tokens, and the form of its response."""
-
-    def __init__(self, model: LanguageModel, request: TextRequest) -> None:
-        self.model, self.request = model, request
-        engine, text = model.engine, ""
-        self._check_count()
-        self._constraint: Constraint | None = None
-        if request.messages is None:
-            self._prompts = [engine.prompt_ids(prompt) for prompt in request.prompts]
-        else:
-            text = self._rendered(model, request)
-            self._prompts = [engine.prompt_ids(text)]
-        param = "prompt" if request.messages is None else "messages"
-        for ids in self._prompts:
-            _check_ids(ids, engine.max_num_tokens - 1, engine.graph.vocabulary, param)
-        usage = Usage([len(ids) for ids in self._prompts])
-        self.form: Form
-        if request.messages is None:
-            self.form = CompletionForm(model.name, usage, has_scores=request.has_scores)
-        else:
-            channels = engine.text.metadata.channels if request.schema is None else ()
-            readers = [ChannelReader(channels, text) for _ in range(request.n)]
-            self.form = ChatForm(model.name, usage, readers, has_scores=request.has_scores)
-
-    def _check_count(self) -> None:
-        n, most = self.request.n, self.model.batcher.most
-        count = n * max(len(self.request.prompts), 1)
-        if count > most:
-            raise ApiError(
-                f"expected at most {most} answers in a request (max_batch_size and "
-                f"max_queue_size), got {count}: send several requests",
-                param="n" if n > 1 else "prompt",
-            )
-
-    def jobs(self, client: Client) -> list[Job]:
-        """The sequences to generate, `n` for each prompt."""
-        prompts = [ids for ids in self._prompts for _ in range(self.request.n)]
-        return [self._job(index, ids, client) for index, ids in enumerate(prompts)]
-
-    def _job(self, index: int, ids: list[int], client: Client) -> Job:
-        engine, request = self.model.engine, self.request
-        own = request.sampling
-        declared = engine.text.sampling_params().sampler
-        sampler = own.sampler(declared, engine.graph.vocabulary, index)
-        penalties = RepetitionPenaltyConfig(
-            presence_penalty=own.presence_penalty or None,
-            frequency_penalty=own.frequency_penalty or None,
-        )
-        params = engine.text.sampling_params(sampler, penalties)
-        limit = output_limit(request.max_tokens)
-        stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
-        owner = self.model.owner(client, request.cache_salt)
-        constraint = self._constraint
-        prompt = Prompt(ids, limit, params, request.has_scores, constraint, owner=owner)
-        return Job(index, client, prompt, stream)
-
-    def constrain(self) -> None:
-        """Compile the schema, which the request has; it may take seconds."""
-        assert self.request.schema is not None
-        try:
-            self._constraint = self.model.engine.text.json_constraint(self.request.schema)
-        except OptionError as error:
-            raise ApiError(printable(str(error)), param="response_format") from None
-
-    def _rendered(self, model: LanguageModel, request: TextRequest) -> str:
-        assert request.messages is not None
-        try:
-            return model.renderer.render(request.messages, request.context, ends=True)
-        except ModelError as error:  # it begins with the bundle's path
-            problem = str(error).rpartition("chat template: ")[2]
-            raise ApiError(f"the chat template fails: {problem}", param="messages") from None
-
-
-class _Texts:
-    """A request for embeddings with its texts' tokens."""
-
-    def __init__(self, model: LanguageModel | EmbeddingModel, request: EmbeddingRequest) -> None:
-        self.model, self._request = model, request
-        engine, size = model.engine, request.size
-        self.ids = [engine.prompt_ids(text) for text in request.texts]
-        for number, ids in enumerate(self.ids):
-            _check_ids(ids, model.max_model_len, model.vocabulary, f"input[{number}]")
-        most = model.embedding_size
-        if size is not None and size > most:
-            raise ApiError(f"expected at most {most}, got {size}", param="dimensions")
-
-    def response(self, rows: Sequence[np.ndarray]) -> Response:
-        """The response with these embeddings, not normalized yet. It takes long for many."""
-        options = EmbeddingOptions(output_size=self._request.size)
-        found = [normalized(row, options).astype(np.float32) for row in rows]
-        tokens, is_packed = sum(map(len, self.ids)), self._request.is_packed
-        return json_response(embeddings(self.model.name, tokens, found, is_packed=is_packed))
-
-
-def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> None:
-    if not ids:
-        raise ApiError("expected at least one token, got an empty prompt", param=param)
-    if len(ids) > most:
-        raise ApiError(
-            f"expected at most {most} tokens by the model's context length, got {len(ids)}",
-            param=param,
-            code="context_length_exceeded",
-        )
-    wrong = next((i for i in ids if i >= vocabulary), None)
-    if wrong is not None:
-        raise ApiError(f"expected token ids below {vocabulary}, got {wrong}", param=param)
+    return {**row, "max_model_len": model.max_model_len} if model.worker.is_ready else row
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Wait for some work, which is cancelled when the client leaves: a ClientDisconnect."""
     working = asyncio.create_task(work)
-    watching = asyncio.create_task(_disconnected(request.receive))
+    watching = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -337,79 +205,17 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-class Answers:
-    """The sequences of a request while they are generated; they end when the client leaves."""
-
-    def __init__(self, model: LanguageModel, jobs: Sequence[Job]) -> None:
-        self._model, self._jobs = model, jobs
-        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()  # None: the client has left
-        self._loop = asyncio.get_running_loop()
-        self._timeout_s = model.settings.answer_timeout_s
-        self._watching: asyncio.Task[None] | None = None
-
-    def start(self, receive: Receive) -> None:
-        """Queue the sequences, and watch the connection. A RequestError: too many wait."""
-        for job in self._jobs:
-            job.deliver = self._deliver
-        self._deadline = self._loop.time() + self._timeout_s if self._timeout_s else None
-        self._model.submit(self._jobs)
-        self._watching = asyncio.create_task(self._watch(receive))
-
-    def _deliver(self, delta: Delta) -> None:
-        """In the batcher's thread."""
-        self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
-
-    async def _watch(self, receive: Receive) -> None:
-        await _disconnected(receive)
-        self._model.cancel(self._jobs)
-        self._deltas.put_nowait(None)
-
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        """What the sequences get. A RequestError if one fails, a ClientDisconnect."""
-        left = len(self._jobs)
-        while left:
-            delta = await self._next()
-            if delta is None:
-                raise ClientDisconnect
-            if delta.error is not None:
-                raise delta.error
-            left -= delta.finish_reason is not None
-            yield delta
-
-    async def _next(self) -> Delta | None:
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                return await self._deltas.get()
-        except TimeoutError:
-            raise RequestError(
-                f"{self._model.name}: the request took longer than {self._timeout_s:g} s "
-                "(answer_timeout_s)",
-                504,
-            ) from None
-
-    async def release(self) -> None:
-        """End what still runs."""
-        self._model.cancel(self._jobs)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-
-
 class _Events(Response):
     """Server-sent events; an error after the first one is an event, too."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, prepared: _Prepared, first: Delta, rest: AsyncIterator[Delta]) -> None:
+    def __init__(self, prompts: Prompts, first: Delta, rest: AsyncIterator[Delta]) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(None, 200, headers)
         del self.headers["content-length"]
-        self._prepared, self._first, self._rest = prepared, first, rest
+        self._form, self._has_usage = prompts.form, prompts.request.has_usage
+        self._first, self._rest = first, rest
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -419,13 +225,12 @@ class _Events(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _bodies(self, scope: Scope) -> AsyncIterator[bytes]:
-        has_usage, form = self._prepared.request.has_usage, self._prepared.form
         try:
             yield self._events(self._first)
             async for delta in self._rest:
                 yield self._events(delta)
-            if has_usage:
-                yield event(form.usage_chunk())
+            if self._has_usage:
+                yield event(self._form.usage_chunk())
         except RequestError as error:
             yield event(_error(error))
         except ClientDisconnect:
@@ -436,5 +241,4 @@ class _Events(Response):
         yield DONE
 
     def _events(self, delta: Delta) -> bytes:
-        has_usage = self._prepared.request.has_usage
-        return b"".join(map(event, self._prepared.form.chunks(delta, has_usage=has_usage)))
+        return b"".join(map(event, self._form.chunks(delta, has_usage=self._has_usage)))

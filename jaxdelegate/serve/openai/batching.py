@@ -1,23 +1,19 @@
 """Continuous batching: a thread generates for many prompts, which join and leave between runs."""
 
-import contextlib
 import dataclasses
-import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 
-from jaxdelegate.errors import JaxDelegateError, StoppedError
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
 from jaxdelegate.lm.text_stream import Part, StoppedStream
 from jaxdelegate.optional import is_failure
+from jaxdelegate.serve.clients import Client, RequestError
+from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.fair_queue import FairQueue
-from jaxdelegate.serve.records import Client, RequestError
-from jaxdelegate.serve.text_metrics import TextRecorder
+from jaxdelegate.serve.worker import LOGGER, Worker
 
-_LOGGER = logging.getLogger("jaxdelegate")
 _LONGEST_RETRY_S = 60
 _HELD_SECONDS = 0.02  # until programs are looked for again
 _SMOOTHING = 0.1  # of the mean time of an answer: the weight of the latest one
@@ -71,8 +67,8 @@ class Job:
     running: ActiveRequest | None = None
 
 
-class TextBatcher:
-    """Owns a scheduler and the thread that reads prompts and generates.
+class TextBatcher(Worker):
+    """Owns a scheduler, and reads prompts and generates in its thread.
 
     At most one step that reads a prompt is between two runs that generate, so that a long prompt
     does not make the others wait.
@@ -101,20 +97,12 @@ class TextBatcher:
             max_queue_size: how many sequences may wait besides those in slots.
             recorder: of metrics.
         """
-        self._open_scheduler, self._prepare, self._name = open_scheduler, prepare, name
-        self.most, self._recorder = slots + max_queue_size, recorder
-        self._slots, self._max_queue_size = slots, max_queue_size
-        self._change = threading.Condition()
+        super().__init__(name, prepare)
+        self._open_scheduler, self._recorder = open_scheduler, recorder
+        self.most, self._slots, self._max_queue_size = slots + max_queue_size, slots, max_queue_size
         self._queue: FairQueue[Job] = FairQueue()
         self._jobs: dict[ActiveRequest, Job] = {}  # in slots; changed by the thread only
-        self._is_closing = False
-        self._error: BaseException | None = None
         self._mean_s = 1.0  # of an answer in its slot
-        self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
-
-    def start(self) -> None:
-        """Call it once."""
-        self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue all sequences of a request.
@@ -123,15 +111,14 @@ class TextBatcher:
             RequestError: of status 429: too many wait; 503: the batcher is closed.
         """
         with self._change:
-            if self._is_closing:
-                why = "is shutting down" if self._error is None else f"failed: {self._error}"
-                raise RequestError(f"{self._name} {why}; no requests are accepted", 503)
+            if refusal := self._refusal():
+                raise RequestError(refusal, 503)
             displaced = self._displaced(jobs)
             now = time.monotonic()
             for job in jobs:
                 job.since = now
             self._queue.add(jobs)
-            self._recorder.waiting(len(self._queue))
+            self._count_waiting()
             self._change.notify()
         for job in displaced:
             self._deliver(job, Delta(job.index, error=self._full()))
@@ -152,7 +139,7 @@ class TextBatcher:
         waiting = len(self._queue)
         seconds = math.ceil(self._mean_s * (waiting + 1) / self._slots)
         return RequestError(
-            f"{self._name}: the queue is full with {waiting} prompts (max_queue_size, "
+            f"{self.name}: the queue is full with {waiting} prompts (max_queue_size, "
             f"{self._max_queue_size}), and clients with fewer go first; try again later",
             429,
             headers={"Retry-After": str(min(max(seconds, 1), _LONGEST_RETRY_S))},
@@ -164,42 +151,22 @@ class TextBatcher:
             for job in jobs:
                 job.is_cancelled = True
                 self._queue.remove(job)
-            self._recorder.waiting(len(self._queue))
+            self._count_waiting()
             self._change.notify()
 
-    def close(self) -> None:
-        """Refuse new requests, finish those that were accepted, and end the thread."""
-        with self._change:
-            self._is_closing = True
-            self._change.notify()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def fail_after_fork(self, error: BaseException) -> None:
-        """This process was forked, and the thread runs only in the parent."""
-        self._change = threading.Condition()  # the parent's thread may have held its lock
-        self._is_closing, self._error = True, error
+    def _count_waiting(self) -> None:
+        self._recorder.set("num_requests_waiting", len(self._queue))
 
     # ---- the thread
 
-    def _work(self) -> None:
-        try:
-            self._prepare()
-            scheduler = self._open_scheduler()
-            while self._wait():
-                try:
-                    self._step(scheduler)
-                except (
-                    Exception
-                ) as error:  # of a device, or ours: sequences are in an unknown state
-                    self._fail(error)
-                    scheduler = self._open_scheduler()
-        except BaseException as error:  # no caller would see it
-            if not isinstance(error, StoppedError):
-                text = "%s: cannot be served: %s"
-                shown = None if isinstance(error, JaxDelegateError) else error
-                _LOGGER.log(logging.ERROR, text, self._name, error, exc_info=shown)
-            self._end(error)
+    def _run_queue(self) -> None:
+        scheduler = self._open_scheduler()
+        while self._wait():
+            try:
+                self._step(scheduler)
+            except Exception as error:  # of a device, or ours: sequences are in an unknown state
+                self._fail_all(error)
+                scheduler = self._open_scheduler()
 
     def _wait(self) -> bool:
         """Wait for work; False: the batcher is closed and all accepted requests have ended."""
@@ -226,7 +193,7 @@ class TextBatcher:
                     raise
                 scheduler.leave(running)
                 self._fail_one(job, error)
-        self._recorder.cache_use(scheduler.use)
+        self._recorder.set("kv_cache_usage_perc", scheduler.use)
         if scheduler.is_held or not (all_joined or self._jobs):
             with self._change:
                 self._change.wait(_HELD_SECONDS)
@@ -238,7 +205,7 @@ class TextBatcher:
                 job = self._queue.take(lambda job: scheduler.is_ready(job.request))
                 if job is None:
                     return not self._queue
-                self._recorder.waiting(len(self._queue))
+                self._count_waiting()
             job.joined_at = time.monotonic()
             try:
                 running = scheduler.join(job.request)
@@ -250,7 +217,7 @@ class TextBatcher:
                 raise
             with self._change:
                 self._jobs[running], job.running = job, running
-            self._recorder.running(len(self._jobs))
+            self._recorder.set("num_requests_running", len(self._jobs))
             self._recorder.prompt(len(job.request.ids), running.reused)
         return True
 
@@ -294,7 +261,7 @@ class TextBatcher:
         now = time.monotonic()
         if reason != "abort":
             self._mean_s += _SMOOTHING * (now - job.joined_at - self._mean_s)
-        self._recorder.running(len(self._jobs))
+        self._recorder.set("num_requests_running", len(self._jobs))
         self._recorder.ended(reason, now - job.since)
 
     def _fail_one(self, job: Job, error: BaseException | str) -> None:
@@ -303,29 +270,25 @@ class TextBatcher:
             self._deliver(job, Delta(job.index, error=error))
         else:
             shown = None if isinstance(error, str) else error
-            _LOGGER.error("%s: an answer failed: %s", self._name, error, exc_info=shown)
+            LOGGER.error("%s: an answer failed: %s", self.name, error, exc_info=shown)
             self._deliver(job, self._failed(job))
         if job.running in self._jobs:
             self._ended(job, "error")
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         """All sequences in slots end with an error."""
-        _LOGGER.error("%s: generation failed: %s", self._name, error, exc_info=error)
+        LOGGER.error("%s: generation failed: %s", self.name, error, exc_info=error)
         for job in list(self._jobs.values()):
             self._deliver(job, self._failed(job))
             self._ended(job, "error")
 
     def _failed(self, job: Job) -> Delta:
-        message = f"{self._name}: generation failed; see the server's log"
+        message = f"{self.name}: generation failed; see the server's log"
         return Delta(job.index, error=RequestError(message, 500))
 
-    def _end(self, error: BaseException) -> None:
-        """The thread failed: refuse everything."""
+    def _refuse_queue(self, error: RequestError) -> None:
         with self._change:
-            self._error, self._is_closing = error, True
             jobs = [*self._jobs.values(), *self._queue.clear()]
             self._jobs.clear()
         for job in jobs:
-            refused = RequestError(f"{self._name} failed: {error}", 503)
-            with contextlib.suppress(RuntimeError):
-                job.deliver(Delta(job.index, error=refused))
+            self._deliver(job, Delta(job.index, error=error))

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from jaxdelegate.serve.records import Client
+from jaxdelegate.serve.clients import Client
 
 
 class _HasClient(Protocol):

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxdelegate.lm.configs import SamplerConfig
-from jaxdelegate.serve.records import RequestError
-from jaxdelegate.serve.v2.datatypes import shown
-from jaxdelegate.serve.v2.json_text import Buffer, parsed_object
+from jaxdelegate.serve.clients import RequestError, shown
+from jaxdelegate.serve.json_objects import Buffer, parsed_object
 from jaxdelegate.text import shortened
 
 MAX_JSON_BYTES = 4 << 20  # of a request; Python's objects may take 30 times as much

@@ -1,12 +1,11 @@
 """The protocol's datatypes as numpy dtypes, and the elements of BYTES."""
 
-import reprlib
 import struct
 
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.serve.records import RequestError
+from jaxdelegate.serve.clients import RequestError
 
 BYTES = "BYTES"
 MAX_TEXTS = 1 << 20  # elements of BYTES in a tensor: each takes some 60 bytes more than its text
@@ -29,19 +28,6 @@ _DTYPES = {
     BYTES: np.dtype(object),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-class _Shown(reprlib.Repr):
-    """Shortens a client's values for error messages."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 60
-        self.maxlist = self.maxtuple = 8
-        self.maxlevel = 3
-
-
-shown = _Shown().repr
 
 
 def name_of(dtype: np.dtype) -> str:

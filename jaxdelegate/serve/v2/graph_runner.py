@@ -4,10 +4,8 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
-
-import numpy as np
 
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -15,10 +13,10 @@ from jaxdelegate.errors import DeviceMemoryError, InterpreterError, JaxDelegateE
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.runtime.open_model import OpenModel
 from jaxdelegate.runtime.subgraph import StoreStates, SubgraphRunner
+from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.decisions import Costs, compiled_sizes
-from jaxdelegate.serve.records import RequestError, TensorMetadata
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.v2.programs import Arrays, BatchProgram, BatchResult, Shapes
+from jaxdelegate.serve.v2.programs import Arrays, BatchProgram, Shapes
 from jaxdelegate.serve.v2.signatures import ServedGraph, StateUse
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -88,12 +86,8 @@ class GraphRunner:
 
     def _set_batched(self, value: bool) -> None:
         self.is_batched = value
-        self.inputs: tuple[TensorMetadata, ...] = self.graph.metadata(
-            self.graph.inputs, is_batched=value
-        )
-        self.outputs: tuple[TensorMetadata, ...] = self.graph.metadata(
-            self.graph.outputs, is_batched=value
-        )
+        self.inputs = self.graph.metadata(self.graph.inputs, is_batched=value)
+        self.outputs = self.graph.metadata(self.graph.outputs, is_batched=value)
 
     @property
     def host(self) -> SubgraphRunner:
@@ -106,52 +100,43 @@ class GraphRunner:
         """The number of items in a request, and the shape of one item of each input.
 
         Without batching a request is one item, and the shapes are the inputs'. A RequestError of
-        status 400 if they do not fit the graph.
+        status 400 if the numbers of items do not fit.
         """
-        if len(inputs) != len(self.inputs):
-            expected = ", ".join(repr(t.name) for t in self.inputs) or "none"
-            given = ", ".join(map(repr, inputs)) or "none"
-            raise RequestError(f"{name}: expected the inputs {expected}, got {given}")
-        rows, shapes = 0, []
-        for position, tensor in enumerate(self.inputs):
-            array = inputs.get(tensor.name)
-            if array is None:
-                raise RequestError(f"{name}: the input {tensor.name!r} is missing")
-            _check(tensor, array, name)
-            if self.graph.takes_batches:
-                rows = self._rows(tensor, array, None if position == 0 else rows, name)
-            shapes.append(array.shape[1:] if self.is_batched else array.shape)
-        return (rows if self.is_batched else 1), tuple(shapes)
+        arrays = [inputs[tensor.name] for tensor in self.inputs]
+        if self.graph.takes_batches:
+            self._check_rows([len(array) for array in arrays], name)
+        if not self.is_batched:
+            return 1, tuple(array.shape for array in arrays)
+        return len(arrays[0]), tuple(array.shape[1:] for array in arrays)
 
-    def _rows(
-        self, tensor: TensorMetadata, array: np.ndarray, others: int | None, name: str
-    ) -> int:
-        rows = len(array)
-        if rows == 0 or (others is not None and rows != others):
-            wanted = "at least one item" if rows == 0 else f"{others} items like the first input"
-            raise RequestError(f"{name}: input {tensor.name!r}: expected {wanted}, got {rows}")
-        most = self.costs.max_rows if self.is_batched else self._settings.max_batch_size
+    def _check_rows(self, counts: list[int], name: str) -> None:
+        rows, most = counts[0], self._settings.max_batch_size
+        for tensor, count in zip(self.inputs, counts, strict=True):
+            if count == 0 or count != rows:
+                wanted = f"{rows} items like the first input" if count else "at least one item"
+                where = f"{name}: input {tensor.name!r}"
+                raise RequestError(f"{where}: expected {wanted}, got {count}")
+        if self.is_batched:
+            most = self.costs.max_rows
         if rows > most and (self.is_batched or most == 1):
             raise RequestError(
                 f"{name}: the request has {rows} items, but the largest batch is {most}: "
                 f"send at most {most} in a request"
             )
-        return rows
 
     # ---- in the thread
 
-    def compile(self, name: str, is_ending: Callable[[], bool]) -> None:
+    def compile(self, name: str, check_open: Callable[[], None]) -> None:
         """Plan and compile the graph for every batch size that it can run in.
 
-        When the server is ending, no further program is compiled. Raises if the graph cannot be
-        compiled for single items.
+        `check_open` raises when the server is ending: no further program is compiled. Raises if the
+        graph cannot be compiled for single items.
         """
-        if is_ending():
-            return
+        check_open()
         single = self._programs[1] = self._program(1 if self.is_batched else None)
         single.prepare(single.declared())
         if self.is_batched and self._settings.max_batch_size > 1:
-            self._why_single = self._compile_batches(name, is_ending)
+            self._why_single = self._compile_batches(name, check_open)
             if self._why_single is not None:
                 self._run_singly()
         if self._why_single is not None and self._settings.max_batch_size > 1:
@@ -164,11 +149,10 @@ class GraphRunner:
         single.prepare(single.declared())
         self._programs = {1: single}
 
-    def _compile_batches(self, name: str, is_ending: Callable[[], bool]) -> str | None:
+    def _compile_batches(self, name: str, check_open: Callable[[], None]) -> str | None:
         """Compile for batches; returns why the graph cannot run in batches, or None."""
         for size in compiled_sizes(self._settings.max_batch_size)[1:]:
-            if is_ending():
-                break
+            check_open()
             program = self._program(size)
             try:
                 program.prepare(program.declared())
@@ -210,20 +194,13 @@ class GraphRunner:
         """
         program = self._programs[self.costs.padded(rows)]
         whole = shapes if program.size is None else tuple((program.size, *s) for s in shapes)
-        if program.is_prepared(whole):
-            return program
-        self.has_new_programs = True
         try:
-            program.prepare(whole)
+            self.has_new_programs |= program.prepare(whole)
         except DeviceMemoryError:
             raise
         except JaxDelegateError as error:
             raise RequestError(f"the model refuses these shapes: {error}") from error
         return program
-
-    def run(self, requests: Sequence[Arrays], shapes: Shapes, rows: int) -> BatchResult:
-        """`shapes` from `checked` are of one item of each input, the same for all requests."""
-        return self.prepare(shapes, rows).run(requests)
 
 
 def _why_single(
@@ -275,15 +252,3 @@ def _timed(programs: Mapping[int, BatchProgram]) -> dict[int, float]:
         if time.perf_counter() > end:
             break
     return seconds
-
-
-def _check(tensor: TensorMetadata, array: np.ndarray, name: str) -> None:
-    where = f"{name}: input {tensor.name!r}"
-    if array.dtype != tensor.dtype:
-        raise RequestError(f"{where}: expected {tensor.dtype}, got {array.dtype}")
-    fits = len(array.shape) == len(tensor.shape) and all(
-        wanted in (-1, given) for wanted, given in zip(tensor.shape, array.shape, strict=True)
-    )
-    if not fits:
-        expected = f"{list(tensor.shape)} (-1: any size)"
-        raise RequestError(f"{where}: expected the shape {expected}, got {list(array.shape)}")

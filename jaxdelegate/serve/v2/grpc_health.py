@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 
 from jaxdelegate import protos
+from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.service import Service
-from jaxdelegate.serve.v2.datatypes import shown
 
 NAME = "grpc.health.v1.Health"
 INFERENCE = "inference.GRPCInferenceService"

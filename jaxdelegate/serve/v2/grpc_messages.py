@@ -1,23 +1,23 @@
-"""Decodes the protocol's gRPC messages to arrays, and encodes arrays as messages."""
+"""Checks and decodes the protocol's gRPC messages, and encodes arrays as messages."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve.records import (
-    NO_CLIENT,
-    Client,
-    InferRequest,
-    Parameter,
-    RequestError,
-    ServedModel,
-)
+from jaxdelegate.serve.clients import NO_CLIENT, Client, RequestError
 from jaxdelegate.serve.v2 import protocol
 from jaxdelegate.serve.v2.datatypes import name_of
 from jaxdelegate.serve.v2.protocol import Decoded, RequestedOutput
+from jaxdelegate.serve.v2.requests import InferRequest, Parameter, ServedModel
 from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_elements
+from jaxdelegate.wire import LENGTH, fields
+
+MAX_FIELDS = 1 << 14  # in a message, nested fields included
+MAX_PACKED_BYTES = 1 << 24  # integers in `contents`, and of shapes
 
 # The field of InferTensorContents by datatype. Other datatypes need raw data.
 _FIELDS = {
@@ -30,6 +30,58 @@ _FIELDS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """The fields of a message that are checked, by the numbers of `grpc_service.proto`."""
+
+    messages: Mapping[int, "_Kind"] = dataclasses.field(default_factory=dict)
+    integers: frozenset[int] = frozenset()
+
+
+_CONTENTS = _Kind(integers=frozenset({2, 3, 4, 5}))  # int, int64, uint, uint64
+_INPUT = _Kind({4: _Kind(), 5: _CONTENTS}, frozenset({3}))  # parameters, contents; shape
+_OUTPUT = _Kind({3: _Kind()})
+_REQUEST = _Kind({4: _Kind(), 5: _INPUT, 6: _OUTPUT})
+
+
+def parsed(message: bytes) -> Any:
+    """A ModelInferRequest.
+
+    Refuses a message that is invalid, or whose objects would be far larger than its bytes: an empty
+    submessage of two bytes becomes a whole object, a number of one byte becomes eight.
+    """
+    try:
+        is_large = _is_large(memoryview(message))
+        request = None if is_large else service_pb2.ModelInferRequest.FromString(message)
+    except (ValueError, DecodeError) as error:
+        raise RequestError(f"the message is not a ModelInferRequest: {error}") from None
+    if is_large:
+        raise RequestError(
+            f"the message: expected at most {MAX_FIELDS} fields, including elements of "
+            f"bytes_contents, and {MAX_PACKED_BYTES} bytes of integers, got more; send "
+            "raw_input_contents"
+        )
+    return request
+
+
+def _is_large(message: memoryview) -> bool:
+    packed = 0
+    for count, size in enumerate(_packed_sizes(message, _REQUEST), start=1):
+        packed += size
+        if count > MAX_FIELDS or packed > MAX_PACKED_BYTES:
+            return True
+    return False
+
+
+def _packed_sizes(message: memoryview, kind: _Kind) -> Iterator[int]:
+    """For each field, the bytes of packed integers in it."""
+    for number, wire_type, value in fields(message):
+        content = value if isinstance(value, memoryview) and wire_type == LENGTH else b""
+        yield len(content) if number in kind.integers else 0
+        if content and number in kind.messages:
+            yield from _packed_sizes(memoryview(content), kind.messages[number])
 
 
 def decode(message: Any, model: ServedModel, client: Client = NO_CLIENT) -> Decoded:
@@ -96,22 +148,3 @@ def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarra
         response.outputs.add(name=output.name, datatype=name_of(array.dtype), shape=array.shape)
         response.raw_output_contents.append(protocol.raw(array))
     return response
-
-
-def metadata(model: ServedModel, platform: str) -> Any:
-    response = service_pb2.ModelMetadataResponse(
-        name=model.name, versions=[model.version], platform=platform
-    )
-    add: Callable[..., Any]
-    for add, tensors in (
-        (response.inputs.add, model.inputs),
-        (response.outputs.add, model.outputs),
-    ):
-        for tensor in tensors:
-            add(name=tensor.name, datatype=name_of(tensor.dtype), shape=tensor.shape)
-    return response
-
-
-def failed(error: RequestError) -> Any:
-    """A stream's response to a request that is refused."""
-    return service_pb2.ModelStreamInferResponse(error_message=str(error))

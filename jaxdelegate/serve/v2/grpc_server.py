@@ -11,16 +11,14 @@ from jaxdelegate.optional import needs
 try:
     import grpc
     from google.protobuf import json_format, message_factory
-    from google.protobuf.message import DecodeError
     from grpc import aio
     from tritonclient.grpc import service_pb2
 except ModuleNotFoundError as missing:
     raise needs("serving over gRPC", missing, "grpc") from missing
 
-from jaxdelegate.serve import service
-from jaxdelegate.serve.records import Client, RequestError
+from jaxdelegate.serve.clients import Client, RequestError
 from jaxdelegate.serve.service import Service
-from jaxdelegate.serve.v2 import grpc_health, grpc_messages, grpc_wire, triton
+from jaxdelegate.serve.v2 import descriptions, grpc_health, grpc_messages
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _SMALL = 1 << 16  # bytes of a message up to which the event loop converts elements itself
@@ -127,9 +125,7 @@ class _Servicer:
         return service_pb2.ServerReadyResponse(ready=self._served.is_ready)
 
     async def ServerMetadata(self, _request: Any, _context: Any) -> Any:  # noqa: N802
-        return service_pb2.ServerMetadataResponse(
-            name=service.NAME, version=service.VERSION, extensions=service.EXTENSIONS
-        )
+        return service_pb2.ServerMetadataResponse(**descriptions.server())
 
     async def ModelReady(self, request: Any, _context: Any) -> Any:  # noqa: N802
         model = self._served.find(request.name, request.version)
@@ -137,31 +133,25 @@ class _Servicer:
 
     async def ModelMetadata(self, request: Any, _context: Any) -> Any:  # noqa: N802
         model = self._served.model(request.name, request.version)
-        return grpc_messages.metadata(model, service.PLATFORM)
+        response = service_pb2.ModelMetadataResponse()
+        described = descriptions.metadata(model)  # its tensors may have parameters besides
+        return json_format.ParseDict(described, response, ignore_unknown_fields=True)
 
     async def ModelConfig(self, request: Any, _context: Any) -> Any:  # noqa: N802
-        model = self._served.model(request.name, request.version)
-        self._served.check_ready(model)  # the batch sizes are unknown before
-        return json_format.ParseDict(
-            {"config": triton.configuration(model)}, service_pb2.ModelConfigResponse()
-        )
+        model = self._served.ready_model(request.name, request.version)
+        response = service_pb2.ModelConfigResponse()
+        return json_format.ParseDict({"config": descriptions.configuration(model)}, response)
 
     async def ModelStatistics(self, request: Any, _context: Any) -> Any:  # noqa: N802
         models = list(self._served.models.values())
         if request.name:
             models = [self._served.model(request.name, request.version)]
-        return json_format.ParseDict(
-            triton.statistics(models), service_pb2.ModelStatisticsResponse()
-        )
+        response = service_pb2.ModelStatisticsResponse()
+        return json_format.ParseDict(descriptions.statistics(models), response)
 
     async def RepositoryIndex(self, request: Any, _context: Any) -> Any:  # noqa: N802
-        response = service_pb2.RepositoryIndexResponse()
-        for model in self._served.all.values():
-            is_ready = self._served.is_model_ready(model)
-            if is_ready or not request.ready:
-                state = "READY" if is_ready else "LOADING"
-                response.models.add(name=model.name, version=model.version, state=state)
-        return response
+        models = descriptions.index(self._served, only_ready=request.ready)
+        return service_pb2.RepositoryIndexResponse(models=models)
 
     async def ModelInfer(self, request: bytes, context: Any) -> Any:  # noqa: N802
         return await self._infer(request, context)
@@ -174,18 +164,13 @@ class _Servicer:
             try:
                 response = await self._infer(request, context)
             except RequestError as error:
-                yield grpc_messages.failed(error)
+                yield service_pb2.ModelStreamInferResponse(error_message=str(error))
             else:
                 yield service_pb2.ModelStreamInferResponse(infer_response=response)
 
     async def _infer(self, message: bytes, context: Any) -> Any:
-        grpc_wire.check(message)
-        try:
-            request = service_pb2.ModelInferRequest.FromString(message)
-        except DecodeError as error:
-            raise RequestError(f"the message is not a ModelInferRequest: {error}") from None
-        model = self._served.model(request.model_name, request.model_version)
-        self._served.check_ready(model)
+        request = grpc_messages.parsed(message)
+        model = self._served.ready_model(request.model_name, request.model_version)
         has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         is_small = len(message) <= _SMALL or (request.raw_input_contents and not has_text)
         client = _client(context)

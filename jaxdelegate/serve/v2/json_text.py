@@ -6,17 +6,14 @@ lists are read in parts, after the request's shape was checked against the model
 """
 
 import bisect
-import collections
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxdelegate.serve.records import RequestError
-from jaxdelegate.serve.v2.datatypes import MAX_TEXTS, shown
-
-Buffer = bytes | bytearray
+from jaxdelegate.serve.clients import RequestError
+from jaxdelegate.serve.json_objects import Buffer, parsed_object, read
+from jaxdelegate.serve.v2.datatypes import MAX_TEXTS
 
 MAX_OUTLINE = 1 << 20  # bytes of a request's JSON besides the lists of tensors' data
 MAX_TEXT_BYTES = 1 << 24  # of a list with strings; Python may use four bytes per character
@@ -29,10 +26,6 @@ _OUTSIDE = re.compile(rb'[^"{}]++')
 _INSIDE = re.compile(rb'(?:[^"\\]++|\\.)++', re.DOTALL)
 _MISPLACED = re.compile(rb"[^\s,\[]\s*\[|\]\s*[^\s,\]]")  # a bracket next to a number
 _NO_STRUCTURE = bytes(set(range(256)) - set(b"[],"))
-
-
-class Constant(float):
-    """NaN, Infinity or -Infinity in JSON, as opposed to a number too large for a double."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,13 +50,13 @@ class ListText:
         return 0 if blank is not None else self.commas + 1
 
     def read(self) -> list[Any]:
-        found: list[Any] = _read(memoryview(self.body)[self.start : self.end])
+        found: list[Any] = read(memoryview(self.body)[self.start : self.end])
         return found
 
     def flat(self) -> Iterator[list[Any]]:
         """The elements of a flat list without strings, in parts."""
         for at, stop in self._parts(self.start + 1, self.end - 1):
-            yield _read(b"[" + self.body[at:stop] + b"]")
+            yield read(b"[" + self.body[at:stop] + b"]")
 
     def nested(self, shape: tuple[int, ...]) -> Iterator[list[Any]]:
         """The elements of lists without strings that are nested like a shape, in parts.
@@ -85,7 +78,7 @@ class ListText:
                 if numbers.translate(None, b", \t\r\n"):
                     raise NestingError
             else:
-                yield _read(b"[" + numbers + b"]")
+                yield read(b"[" + numbers + b"]")
         if seen != len(skeleton):
             raise NestingError
 
@@ -121,23 +114,6 @@ def _skeleton_size(shape: tuple[int, ...]) -> int:
     return size + 2
 
 
-def _read(text: Buffer | memoryview) -> Any:
-    return json.loads(str(text, "utf-8"), parse_constant=Constant, object_pairs_hook=_fields)
-
-
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        counts = collections.Counter(name for name, _ in pairs)
-        raise duplicate_field(next(name for name, count in counts.items() if count > 1))
-    return found
-
-
-def duplicate_field(name: str) -> RequestError:
-    name = "data" if name == LIST else name
-    return RequestError(f"the JSON of the request has a duplicate field {shown(name)}")
-
-
 def read_object(
     body: Buffer, end: int | None = None, *, has_texts: bool = False
 ) -> tuple[dict[str, Any], list[ListText]]:
@@ -156,33 +132,6 @@ def read_object(
     if outline is not None:
         text, lists, position_of = outline.text, outline.lists, outline.position_in_body
     return parsed_object(text, position_of), lists
-
-
-def parsed_object(text: Buffer, position_of: Callable[[int], int] = int) -> dict[str, Any]:
-    """The JSON object in UTF-8 of a whole text. A RequestError as `read_object`.
-
-    Args:
-        text: of the object.
-        position_of: where a position in the text is in the body, for messages.
-    """
-    try:
-        found = _read(text)
-    except RecursionError:
-        raise RequestError("the JSON of the request is nested too deeply") from None
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"the JSON of the request: byte {position_of(error.start)} is not UTF-8"
-        ) from None
-    except json.JSONDecodeError as error:
-        at = position_of(len(error.doc[: error.pos].encode()))
-        raise RequestError(f"the JSON of the request: {error.msg} at byte {at}") from None
-    except RequestError:
-        raise
-    except ValueError:  # Python limits the digits of integers
-        raise RequestError("the JSON of the request has an integer of too many digits") from None
-    if not isinstance(found, dict):
-        raise RequestError(f"the JSON of the request: expected an object, got {shown(found)}")
-    return found
 
 
 class _Outline:

@@ -1,6 +1,5 @@
 """One batch size of a served graph: its host and its input buffers."""
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -10,19 +9,12 @@ import numpy as np
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.runtime.subgraph import SubgraphRunner
 from jaxdelegate.runtime.tensor_details import to_api_dtype
+from jaxdelegate.serve.metrics import RunTimes
 from jaxdelegate.serve.v2.signatures import ServedGraph
 
 Arrays = Mapping[str, np.ndarray]
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]  # of the inputs, in the graph's order
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchResult:
-    results: Sequence[Arrays]  # by request and name: views of the batch's outputs
-    input_s: float  # seconds to write the inputs
-    infer_s: float  # seconds until the outputs were in host memory
-    output_s: float  # seconds to split them by request
 
 
 class BatchProgram:
@@ -56,14 +48,13 @@ class BatchProgram:
             for name, buffer in zip(self._graph.inputs, self._buffers, strict=True)
         }
 
-    def is_prepared(self, shapes: Shapes) -> bool:
-        """Whether `run` accepts inputs of these shapes now."""
-        return shapes == self._shapes
+    def prepare(self, shapes: Shapes) -> bool:
+        """Plan and compile for these input shapes, and allocate input buffers of zeros.
 
-    def prepare(self, shapes: Shapes) -> None:
-        """Plan and compile for these input shapes, and allocate input buffers of zeros."""
+        False: that was done before.
+        """
         if shapes == self._shapes:
-            return
+            return False
         self._shapes = None  # if it fails, the next run prepares again
         indices = [tensor.index for tensor in self._graph.inputs.values()]
         for index, shape in zip(indices, shapes, strict=True):
@@ -74,9 +65,13 @@ class BatchProgram:
             for index, shape in zip(indices, shapes, strict=True)
         ]
         self._filled, self._shapes = 0, shapes
+        return True
 
-    def run(self, requests: Sequence[Arrays]) -> BatchResult:
-        """Run requests, after `prepare`: items of the same shapes, together at most `size`."""
+    def run(self, requests: Sequence[Arrays]) -> tuple[list[Arrays], RunTimes]:
+        """Run requests, after `prepare`: items of the same shapes, together at most `size`.
+
+        The results are views of the batch's outputs.
+        """
         begin = time.monotonic()
         bounds = self._write(requests)
         written = time.monotonic()
@@ -84,27 +79,22 @@ class BatchProgram:
         outputs = {name: self._output(t.index) for name, t in self._graph.outputs.items()}
         computed = time.monotonic()
         results = self._split(outputs, bounds)
-        return BatchResult(
-            results=results,
-            input_s=written - begin,
-            infer_s=computed - written,
-            output_s=time.monotonic() - computed,
-        )
+        end = time.monotonic()
+        return results, RunTimes(written - begin, computed - written, end - computed)
 
     def _write(self, requests: Sequence[Arrays]) -> list[tuple[int, int]]:
         """Write all inputs; returns the first row and the end of each request."""
+        inputs = list(zip(self._graph.inputs.items(), self._buffers, strict=True))
         if self.size is None:
             (request,) = requests
-            for (name, tensor), buffer in zip(
-                self._graph.inputs.items(), self._buffers, strict=True
-            ):
+            for (name, tensor), buffer in inputs:
                 buffer[...] = request[name]
                 self.host.assign(tensor.index, buffer)
             return [(0, 0)]
         first = next(iter(self._graph.inputs))
         ends = list(itertools.accumulate(len(request[first]) for request in requests))
         bounds = list(zip((0, *ends[:-1]), ends, strict=True))
-        for (name, tensor), buffer in zip(self._graph.inputs.items(), self._buffers, strict=True):
+        for (name, tensor), buffer in inputs:
             for request, (start, end) in zip(requests, bounds, strict=True):
                 buffer[start:end] = request[name]
             if self._filled > ends[-1]:

@@ -10,24 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.serve.records import (
-    NO_CLIENT,
-    Client,
-    InferRequest,
-    Parameter,
-    RequestError,
-    ServedModel,
-    TensorMetadata,
-)
-from jaxdelegate.serve.v2.datatypes import elements, joined_bytes, name_of, shown
-from jaxdelegate.serve.v2.json_text import (
-    LIST,
-    Buffer,
-    Constant,
-    ListText,
-    duplicate_field,
-    read_object,
-)
+from jaxdelegate.serve.clients import NO_CLIENT, Client, RequestError, shown
+from jaxdelegate.serve.json_objects import Buffer, Constant, duplicate_field
+from jaxdelegate.serve.v2.datatypes import elements, joined_bytes, name_of
+from jaxdelegate.serve.v2.json_text import LIST, ListText, read_object
+from jaxdelegate.serve.v2.requests import InferRequest, Parameter, ServedModel, TensorMetadata
 from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_json
 
 MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
@@ -115,7 +102,7 @@ class _Data:
         if LIST not in entry:
             return entry.get("data")
         if "data" in entry:
-            raise duplicate_field(LIST)
+            raise duplicate_field("data")
         number = entry[LIST]
         is_own = type(number) is int and 0 <= number < len(self.lists)
         return self.lists[number] if is_own else number  # a client has sent this field

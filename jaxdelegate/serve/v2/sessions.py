@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-from jaxdelegate.serve.records import Client, Parameter, RequestError
+from jaxdelegate.serve.clients import Client, RequestError
+from jaxdelegate.serve.v2.requests import Parameter
 
 S = TypeVar("S")
 Id = int | str
@@ -25,15 +26,15 @@ class Step:
 
 
 def step_of(parameters: Mapping[str, Parameter]) -> Step:
-    """Refuse values of the wrong type, and a start or end without an id."""
-    start, end = (_flag(parameters, name) for name in ("sequence_start", "sequence_end"))
-    number = parameters.get("sequence_id")
+    """Refuse an id of 0 or "", and a start or end without an id."""
+    number, *flags = (parameters.get(name) for name in _KNOWN)
+    start, end = map(bool, flags)
     if number is None:
         if start or end:
             name = "sequence_start" if start else "sequence_end"
             raise RequestError(f"{name}: the request has no sequence_id; give one")
         return Step(None)
-    if isinstance(number, bool | float) or number in (0, ""):
+    if isinstance(number, float) or number in (0, ""):
         raise RequestError(
             f"sequence_id: expected a nonzero integer or a nonempty string, got {number!r}"
         )
@@ -48,13 +49,6 @@ def check_stateless(parameters: Mapping[str, Parameter], model: str) -> None:
             f"{found}: {model} has no states, so its requests cannot form sequences; "
             "remove the parameter"
         )
-
-
-def _flag(parameters: Mapping[str, Parameter], name: str) -> bool:
-    value = parameters.get(name, False)
-    if not isinstance(value, bool):
-        raise RequestError(f"{name}: expected true or false, got {value!r}")
-    return value
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from jaxdelegate.passes.limits import Limits
 from jaxdelegate.plan.shape_signatures import shape_signatures
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.runtime.tensor_details import array_type
-from jaxdelegate.serve.records import TensorMetadata
+from jaxdelegate.serve.v2.requests import TensorMetadata
 
 _DEFAULT = "serving_default"
 
@@ -39,15 +39,16 @@ class ServedGraph:
         self, tensors: Mapping[str, Tensor], *, is_batched: bool
     ) -> tuple[TensorMetadata, ...]:
         """The batch dimension is -1."""
-        return tuple(
-            _metadata(
-                name,
-                tensor,
-                self.shapes[tensor.index],
-                is_batched,
-                self.described.get(tensor.index),
-            )
-            for name, tensor in tensors.items()
+        return tuple(self._metadata(name, t, is_batched) for name, t in tensors.items())
+
+    def _metadata(self, name: str, tensor: Tensor, is_batched: bool) -> TensorMetadata:
+        shape, described = self.shapes[tensor.index], self.described.get(tensor.index)
+        dtype = np.dtype(array_type(tensor))
+        return TensorMetadata(
+            name,
+            np.dtype(object) if dtype.kind in "SO" else dtype,
+            (-1, *shape[1:]) if is_batched else shape,
+            {} if described is None else _parameters(described),
         )
 
 
@@ -55,35 +56,27 @@ def served_graphs(model: Model, limits: Limits) -> tuple[ServedGraph, ...]:
     """The default signature first."""
     if not model.subgraphs:
         return ()
-    described = tensor_descriptions(model)
-    if not model.signatures:
-        main = model.subgraphs[0]
-        ends = _named(main, main.inputs), _named(main, main.outputs)
-        return (_served(model, "", 0, *ends, limits, described=described),)
-    found = []
-    for s in model.signatures:
-        tensors = model.subgraphs[s.subgraph].tensors
-        inputs = {name: tensors[i] for name, i in s.inputs.items()}
-        outputs = {name: tensors[i] for name, i in s.outputs.items()}
-        found.append(
-            _served(model, s.key, s.subgraph, inputs, outputs, limits, described=described)
-        )
-    return tuple(sorted(found, key=lambda graph: graph.key != _DEFAULT))
+    main = model.subgraphs[0]
+    graphs = [
+        _served(model, limits, s.key, s.subgraph, s.inputs, s.outputs) for s in model.signatures
+    ] or [_served(model, limits, "", 0, _named(main, main.inputs), _named(main, main.outputs))]
+    return tuple(sorted(graphs, key=lambda graph: graph.key != _DEFAULT))
 
 
 def _served(
     model: Model,
+    limits: Limits,
     key: str,
     subgraph: int,
-    inputs: Mapping[str, Tensor],
-    outputs: Mapping[str, Tensor],
-    limits: Limits,
-    *,
-    described: Mapping[int, TensorDescription],
+    inputs: Mapping[str, int],
+    outputs: Mapping[str, int],
 ) -> ServedGraph:
-    tensors = [tensor.index for tensor in (*inputs.values(), *outputs.values())]
-    shapes = shape_signatures(model.subgraphs[subgraph], model.subgraphs, tensors, limits)
-    return ServedGraph(key, subgraph, inputs, outputs, shapes, {} if subgraph else described)
+    own = model.subgraphs[subgraph]
+    indices = [*inputs.values(), *outputs.values()]
+    shapes = shape_signatures(own, model.subgraphs, indices, limits)
+    described = {} if subgraph else tensor_descriptions(model)
+    ins, outs = ({name: own.tensors[i] for name, i in by.items()} for by in (inputs, outputs))
+    return ServedGraph(key, subgraph, ins, outs, shapes, described)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,27 +112,13 @@ def _has_hidden_states(subgraph: Subgraph, is_initialization: bool) -> bool:
     return False
 
 
-def _named(subgraph: Subgraph, indices: Sequence[int]) -> dict[str, Tensor]:
+def _named(subgraph: Subgraph, indices: Sequence[int]) -> dict[str, int]:
     """Missing and duplicate names get the tensor's index."""
     names = [subgraph.tensors[i].name for i in indices]
-    named = {}
-    for i, name in zip(indices, names, strict=True):
-        unique = name if name and names.count(name) == 1 else f"{name}:{i}"
-        named[unique] = subgraph.tensors[i]
-    return named
-
-
-def _metadata(
-    name: str,
-    tensor: Tensor,
-    shape: Shape,
-    is_batched: bool,
-    described: TensorDescription | None,
-) -> TensorMetadata:
-    given = np.dtype(array_type(tensor))
-    dtype = np.dtype(object) if given.kind in "SO" else given
-    parameters = {} if described is None else _parameters(described)
-    return TensorMetadata(name, dtype, (-1, *shape[1:]) if is_batched else shape, parameters)
+    return {
+        name if name and names.count(name) == 1 else f"{name}:{i}": i
+        for i, name in zip(indices, names, strict=True)
+    }
 
 
 def _parameters(described: TensorDescription) -> dict[str, Any]:

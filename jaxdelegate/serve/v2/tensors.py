@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.serve.records import RequestError, TensorMetadata
-from jaxdelegate.serve.v2.datatypes import MAX_TEXTS, dtype_of, known, name_of, shown, split_bytes
-from jaxdelegate.serve.v2.json_text import Constant, ListText, NestingError
+from jaxdelegate.serve.clients import RequestError, shown
+from jaxdelegate.serve.json_objects import Constant
+from jaxdelegate.serve.v2.datatypes import MAX_TEXTS, dtype_of, known, name_of, split_bytes
+from jaxdelegate.serve.v2.json_text import ListText, NestingError
+from jaxdelegate.serve.v2.requests import TensorMetadata
 
 MAX_SIZE = 2**31 - 1  # of one dimension: TFLite's shapes are int32
 _PART = 1 << 16  # elements converted at once; other threads can run between two parts

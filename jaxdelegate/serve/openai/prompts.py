@@ -1,0 +1,135 @@
+"""Requests with the tokens of their prompts, and the forms of their responses."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.channels import ChannelReader
+from jaxdelegate.lm.configs import RepetitionPenaltyConfig, output_limit
+from jaxdelegate.lm.constraints import Constraint
+from jaxdelegate.lm.embedding_engine import normalized
+from jaxdelegate.lm.embeddings import EmbeddingOptions
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.serve.clients import Client
+from jaxdelegate.serve.endpoints import json_response
+from jaxdelegate.serve.openai.batching import Job
+from jaxdelegate.serve.openai.language_model import LanguageModel
+from jaxdelegate.serve.openai.requests import ApiError, EmbeddingRequest, TextRequest
+from jaxdelegate.serve.openai.responses import ChatForm, CompletionForm, Form, Usage, embeddings
+from jaxdelegate.serve.openai.text_model import TextModel
+from jaxdelegate.text import printable
+
+
+class Prompts:
+    """The prompts of a request for answers, and the form of its response."""
+
+    def __init__(self, model: LanguageModel, request: TextRequest) -> None:
+        """Read texts into tokens. An ApiError if they do not fit the model."""
+        self.model, self.request = model, request
+        self._check_count()
+        self._constraint: Constraint | None = None
+        text = "" if request.messages is None else self._rendered(request.messages)
+        texts = request.prompts if request.messages is None else [text]
+        self._prompts = [model.engine.prompt_ids(prompt) for prompt in texts]
+        param = "prompt" if request.messages is None else "messages"
+        for ids in self._prompts:
+            _check_ids(ids, model.max_model_len - 1, model.vocabulary, param)
+        self.form = self._form(text)
+
+    def _check_count(self) -> None:
+        n, most = self.request.n, self.model.worker.most
+        count = n * max(len(self.request.prompts), 1)
+        if count > most:
+            raise ApiError(
+                f"expected at most {most} answers in a request (max_batch_size and "
+                f"max_queue_size), got {count}: send several requests",
+                param="n" if n > 1 else "prompt",
+            )
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        try:
+            return self.model.renderer.render(messages, self.request.context, ends=True)
+        except ModelError as error:  # it begins with the bundle's path
+            problem = str(error).rpartition("chat template: ")[2]
+            raise ApiError(f"the chat template fails: {problem}", param="messages") from None
+
+    def _form(self, text: str) -> Form:
+        request, name = self.request, self.model.name
+        usage = Usage([len(ids) for ids in self._prompts])
+        if request.messages is None:
+            return CompletionForm(name, usage, has_scores=request.has_scores)
+        channels = self.model.engine.text.metadata.channels if request.schema is None else ()
+        readers = [ChannelReader(channels, text) for _ in range(request.n)]
+        return ChatForm(name, usage, readers, has_scores=request.has_scores)
+
+    def constrain(self) -> None:
+        """Compile the schema, which the request has; it may take seconds."""
+        assert self.request.schema is not None
+        try:
+            self._constraint = self.model.engine.text.json_constraint(self.request.schema)
+        except OptionError as error:
+            raise ApiError(printable(str(error)), param="response_format") from None
+
+    def jobs(self, client: Client) -> list[Job]:
+        """The sequences to generate, `n` for each prompt."""
+        prompts = [ids for ids in self._prompts for _ in range(self.request.n)]
+        return [self._job(index, ids, client) for index, ids in enumerate(prompts)]
+
+    def _job(self, index: int, ids: list[int], client: Client) -> Job:
+        engine, request = self.model.engine, self.request
+        own = request.sampling
+        sampler = own.sampler(engine.text.sampling_params().sampler, engine.graph.vocabulary, index)
+        penalties = RepetitionPenaltyConfig(
+            presence_penalty=own.presence_penalty or None,
+            frequency_penalty=own.frequency_penalty or None,
+        )
+        params = engine.text.sampling_params(sampler, penalties)
+        limit = output_limit(request.max_tokens)
+        stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
+        owner = self.model.owner(client, request.cache_salt)
+        return Job(
+            index,
+            client,
+            Request(ids, limit, params, request.has_scores, self._constraint, owner=owner),
+            stream,
+        )
+
+
+class Texts:
+    """The texts of a request for embeddings."""
+
+    def __init__(self, model: TextModel, request: EmbeddingRequest) -> None:
+        """Read texts into tokens. An ApiError if they do not fit the model."""
+        self.model, self._request = model, request
+        engine, size = model.engine, request.size
+        self.ids = [engine.prompt_ids(text) for text in request.texts]
+        for number, ids in enumerate(self.ids):
+            _check_ids(ids, model.max_model_len, model.vocabulary, f"input[{number}]")
+        most = model.embedding_size
+        if size is not None and size > most:
+            raise ApiError(f"expected at most {most}, got {size}", param="dimensions")
+
+    def response(self, rows: Sequence[np.ndarray]) -> Response:
+        """The response with these embeddings, not normalized yet. It takes long for many."""
+        options = EmbeddingOptions(output_size=self._request.size)
+        found = [normalized(row, options).astype(np.float32) for row in rows]
+        tokens, is_packed = sum(map(len, self.ids)), self._request.is_packed
+        return json_response(embeddings(self.model.name, tokens, found, is_packed=is_packed))
+
+
+def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> None:
+    if not ids:
+        raise ApiError("expected at least one token, got an empty prompt", param=param)
+    if len(ids) > most:
+        raise ApiError(
+            f"expected at most {most} tokens by the model's context length, got {len(ids)}",
+            param=param,
+            code="context_length_exceeded",
+        )
+    wrong = next((i for i in ids if i >= vocabulary), None)
+    if wrong is not None:
+        raise ApiError(f"expected token ids below {vocabulary}, got {wrong}", param=param)
