@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
-from jaxdelegate.serve.v2.datatypes import dtype_of, name_of
+from jaxdelegate.serve.v2.tensors import DTYPES, name_of
 from jaxdelegate.testing.running import random_inputs
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ def outputs(response: Response) -> dict[str, np.ndarray]:
     fields = json.loads(response.body[: response.header_length])
     found, at = {}, response.header_length or 0
     for entry in fields["outputs"]:
-        size, dtype = entry["parameters"]["binary_data_size"], dtype_of(entry["datatype"])
+        size, dtype = entry["parameters"]["binary_data_size"], DTYPES[entry["datatype"]]
         found[entry["name"]] = np.frombuffer(response.body[at : at + size], dtype).reshape(
             entry["shape"]
         )

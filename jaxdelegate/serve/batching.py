@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
@@ -11,6 +10,7 @@ from typing import Generic, TypeVar
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.decisions import Costs, decide
 from jaxdelegate.serve.metrics import Execution, ModelRecorder, RunTimes
+from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.worker import LOGGER, Worker, unexpected
 
 T = TypeVar("T")
@@ -38,13 +38,11 @@ class Batcher(Worker, Generic[T, R]):
 
     def __init__(
         self,
-        run: Callable[[Sequence[T]], tuple[Sequence[R], RunTimes]],
-        *,
         name: str,
-        max_queue_delay_us: int = 0,
-        max_queue_size: int = 1024,
-        recorder: ModelRecorder | None = None,
-        prepare: Callable[[], None] | None = None,
+        settings: ServeSettings,
+        recorder: ModelRecorder,
+        prepare: Callable[[], None],
+        run: Callable[[Sequence[T]], tuple[Sequence[R], RunTimes]],
     ) -> None:
         """A failed batch runs its items again, one by one.
 
@@ -52,12 +50,10 @@ class Batcher(Worker, Generic[T, R]):
         of them cannot be run.
         """
         super().__init__(name, prepare)
-        self._run = run
-        self._delay_s, self._max_queue_size = max_queue_delay_us * 1e-6, max_queue_size
-        self._recorder = ModelRecorder() if recorder is None else recorder
+        self._run, self._recorder = run, recorder
+        self._delay_s = settings.max_queue_delay_us * 1e-6
+        self._max_queue_size = settings.max_queue_size
         self._waiting: list[_Entry[T, R]] = []
-        self._delivering = threading.Lock()
-        self._finished: dict[asyncio.AbstractEventLoop, list[_Entry[T, R]]] = {}
 
     async def submit(
         self, item: T, *, key: Hashable, rows: int, costs: Costs, timeout_s: float = 0.0
@@ -192,30 +188,11 @@ class Batcher(Worker, Generic[T, R]):
         )
 
     def _finish(self, batch: Sequence[_Entry[T, R]]) -> None:
-        """Pass results to each event loop; wakes a loop once for all results it has not read."""
+        """Pass results to each event loop."""
         for loop in {entry.loop for entry in batch}:
-            with self._delivering:
-                finished = self._finished.setdefault(loop, [])
-                is_awake = bool(finished)
-                finished.extend(entry for entry in batch if entry.loop is loop)
-            if is_awake:
-                continue
-            try:
-                loop.call_soon_threadsafe(self._deliver, loop)
-            except RuntimeError:  # the loop is closed: no task waits
-                with self._delivering:
-                    del self._finished[loop]
-
-    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._delivering:
-            entries = self._finished.pop(loop)
-        for entry in entries:
-            if entry.future.done():  # cancelled, or timed out
-                continue
-            if entry.error is not None:
-                entry.future.set_exception(entry.error)
-            else:
-                entry.future.set_result(entry.result)  # type: ignore[arg-type]
+            own = [entry for entry in batch if entry.loop is loop]
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
+                loop.call_soon_threadsafe(_deliver, own)
 
     def _refuse_queue(self, error: RequestError) -> None:
         with self._change:
@@ -223,3 +200,13 @@ class Batcher(Worker, Generic[T, R]):
         for entry in left:
             self._fail_entry(entry, error)
         self._finish(left)
+
+
+def _deliver(entries: Sequence[_Entry[T, R]]) -> None:
+    for entry in entries:
+        if entry.future.done():  # cancelled, or timed out
+            continue
+        if entry.error is not None:
+            entry.future.set_exception(entry.error)
+        else:
+            entry.future.set_result(entry.result)  # type: ignore[arg-type]

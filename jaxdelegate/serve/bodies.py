@@ -61,7 +61,7 @@ async def read(request: Request, budgets: Budgets) -> Buffer:
         ) from None
     if encoding != "identity":
         most = min(limits.max_request_bytes, _MAX_RATIO * len(body))
-        await reservation.grow(most)
+        await reservation.reserve(most)
         body = await asyncio.to_thread(_decompressed, body, encoding, limits)
         await reservation.shrink(most - len(body))
     reservation.complete()
@@ -77,7 +77,7 @@ async def _received(
         if len(body) + len(chunk) > limits.max_request_bytes:
             raise _too_large("more", limits)
         begin = None if reservation.has_room(len(chunk)) else loop.time()
-        await reservation.grow(len(chunk))
+        await reservation.reserve(len(chunk))
         if begin is not None and (when := deadline.when()) is not None:
             deadline.reschedule(when + loop.time() - begin)  # the client did not cause the wait
         if not body:

@@ -20,9 +20,6 @@ class ByteBudget:
         self._change = asyncio.Condition()
         self._waiting = 0
 
-    def has_room(self, size: int) -> bool:
-        return self.used + size <= self.most
-
     async def wait(self, is_free: Callable[[], bool]) -> None:
         """A RequestError of status 503 at a timeout."""
         self._waiting += 1
@@ -51,24 +48,30 @@ class Reservation:
     def __init__(self, budget: ByteBudget) -> None:
         self._budget, self._size = budget, 0
 
-    async def reserve(self, size: int) -> None:
-        """Wait until the bytes are available; call it once.
+    def has_room(self, size: int) -> bool:
+        """Whether it may take this many bytes now.
 
-        A reservation may exceed the whole budget if it is the only one that does: otherwise it
-        would wait forever.
+        It may exceed the whole budget if it is the only one that does: otherwise it would wait
+        forever.
         """
         budget = self._budget
+        is_single = size > budget.most and budget.used <= budget.most
+        return budget.used + size <= budget.most or is_single
 
-        def fits() -> bool:
-            return budget.has_room(size) or (size > budget.most and budget.used <= budget.most)
+    async def reserve(self, size: int) -> None:
+        """Wait until the bytes are available."""
+        if not self.has_room(size):
+            await self._budget.wait(lambda: self.has_room(size))
+        self._size += size
+        self._budget.used += size
 
-        if not fits():
-            await budget.wait(fits)
-        self._size = size
-        budget.used += size
+    async def shrink(self, size: int) -> None:
+        self._size -= size
+        await self._budget.release(size)
 
     async def release(self) -> None:
-        await self._budget.release(self._size)
+        """Return all bytes to the budget, after the response."""
+        await self.shrink(self._size)
 
 
 class Budgets:
@@ -80,14 +83,15 @@ class Budgets:
         # Of models, from the queue until the response is sent.
         self.results = ByteBudget("results", _RESULTS * most, seconds)
         self.responses = ByteBudget("responses", most, seconds)  # while they are sent
-        self.incomplete: dict[BodyReservation, None] = {}  # still being received, oldest first
+        self.incomplete: dict[Reservation, None] = {}  # still being received, oldest first
 
 
-class BodyReservation:
-    """A reservation that grows while a body is received, until the response is sent."""
+class BodyReservation(Reservation):
+    """A reservation that grows while a body is received."""
 
     def __init__(self, budgets: Budgets) -> None:
-        self._budgets, self._size = budgets, 0
+        super().__init__(budgets.bodies)
+        self._budgets = budgets
         budgets.incomplete[self] = None
 
     def has_room(self, size: int) -> bool:
@@ -95,29 +99,17 @@ class BodyReservation:
 
         Otherwise none of them might ever be complete.
         """
-        return self._size + size <= SMALL or self._budgets.bodies.has_room(size) or self._is_first()
-
-    def _is_first(self) -> bool:
-        budget = self._budgets.bodies
-        is_first = next(iter(self._budgets.incomplete), None) is self
-        return is_first and budget.used - self._size <= budget.most
-
-    async def grow(self, size: int) -> None:
-        """Wait until the bytes are available."""
-        if not self.has_room(size):
-            await self._budgets.bodies.wait(lambda: self.has_room(size))
-        self._size += size
-        self._budgets.bodies.used += size
-
-    async def shrink(self, size: int) -> None:
-        self._size -= size
-        await self._budgets.bodies.release(size)
+        budget, is_first = self._budget, next(iter(self._budgets.incomplete), None) is self
+        return (
+            self._size + size <= SMALL
+            or budget.used + size <= budget.most
+            or (is_first and budget.used - self._size <= budget.most)
+        )
 
     def complete(self) -> None:
         """The whole body was received."""
         self._budgets.incomplete.pop(self, None)
 
     async def release(self) -> None:
-        """Return all bytes to the budget, after the response."""
         self.complete()
-        await self.shrink(self._size)
+        await super().release()

@@ -14,9 +14,9 @@ from jaxdelegate.serve.clients import RequestError, shown
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.metrics import Metrics
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.v2.datatypes import name_of
-from jaxdelegate.serve.v2.model import open_model
-from jaxdelegate.serve.v2.requests import InferRequest, ServedModel
+from jaxdelegate.serve.v2.model import ServedModel, open_model
+from jaxdelegate.serve.v2.requests import InferRequest
+from jaxdelegate.serve.v2.tensors import name_of
 from jaxdelegate.serve.worker import Served, Worker
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ class Worker(abc.ABC):
 
     memory = ""
 
-    def __init__(self, name: str, prepare: Callable[[], None] | None) -> None:
+    def __init__(self, name: str, prepare: Callable[[], None]) -> None:
         """Nothing is started yet, so that the process may fork.
 
         The thread calls `prepare` before all; if that raises, the queue is closed with its error.
@@ -107,8 +107,7 @@ class Worker(abc.ABC):
 
     def _work(self) -> None:
         try:
-            if self._prepare is not None:
-                self._prepare()
+            self._prepare()
             self.is_ready = True
             self._prepared.set()
             self._run_queue()

@@ -110,10 +110,11 @@ class Model:
 class Served:
     """A batcher whose model is busy with the item 0 while others are queued."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, prepare: Callable[[], None] = lambda: None, **options: Any) -> None:
         self.model, self.recorder = Model(), ModelRecorder()
+        settings = ServeSettings(**options)
         self.batcher: Batcher[Any, Any] = Batcher(
-            self.model, name="net", recorder=self.recorder, **options
+            "net", settings, self.recorder, prepare, self.model
         )
         self.batcher.start()
 
@@ -203,16 +204,6 @@ def test_a_full_queue_refuses() -> None:
         assert await asyncio.gather(*kept) == [10, 20]
 
     assert run(test, max_queue_size=2).recorder.read().reasons == {"REJECTED": 1}
-
-
-def test_a_request_larger_than_a_batch_is_refused() -> None:
-    async def test(served: Served) -> None:
-        with pytest.raises(RequestError, match="has 9 items, but the largest batch is 8") as error:
-            await served.submit(1, rows=9)
-        assert error.value.status == 400
-        assert await served.submit(1, rows=8) == 10
-
-    assert run(test).model.batches == [[1]]
 
 
 def test_a_request_that_times_out_leaves_the_queue() -> None:

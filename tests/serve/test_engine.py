@@ -20,7 +20,7 @@ from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2 import descriptions
-from jaxdelegate.serve.v2.model import ServedSignature, open_model
+from jaxdelegate.serve.v2.model import ServedModel, open_model
 from jaxdelegate.serve.v2.programs import BatchProgram
 from jaxdelegate.serve.v2.requests import InferRequest
 from jaxdelegate.testing import ModelBuilder
@@ -48,7 +48,7 @@ def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
 def serve(
     tmp_path: Path,
     content: bytes,
-    test: Callable[[list[ServedSignature]], Any],
+    test: Callable[[list[ServedModel]], Any],
     recorder: ModelRecorder | None = None,
     **settings: Any,
 ) -> Any:
@@ -68,13 +68,13 @@ def serve(
     return asyncio.run(main())
 
 
-async def ask(model: ServedSignature, *arrays: np.ndarray, **parameters: Any) -> Outputs:
+async def ask(model: ServedModel, *arrays: np.ndarray, **parameters: Any) -> Outputs:
     names = [tensor.name for tensor in model.inputs]
     inputs = dict(zip(names, arrays, strict=True))
     return await model.infer(InferRequest(inputs, parameters))
 
 
-def shapes(model: ServedSignature) -> list[tuple[int, ...]]:
+def shapes(model: ServedModel) -> list[tuple[int, ...]]:
     return [t.shape for t in (*model.inputs, *model.outputs)]
 
 
@@ -123,7 +123,7 @@ def test_every_request_gets_its_rows(
     """Requests of one to three items at once, in batches of up to four."""
     given = [floats(rng, 1 + n % 3, 8, 8, 3) for n in range(20)]
 
-    async def test(served: list[ServedSignature]) -> list[Outputs]:
+    async def test(served: list[ServedModel]) -> list[Outputs]:
         (model,) = served
         assert shapes(model) == [(-1, 8, 8, 3), (-1, 1, 1, 4)]
         assert model.worker.is_ready
@@ -146,7 +146,7 @@ def test_every_request_gets_its_rows(
 def test_outputs_without_shapes_in_the_file_have_planned_ones(tmp_path: Path) -> None:
     """Those of a detector; it runs for each image of a batch."""
 
-    async def test(served: list[ServedSignature]) -> None:
+    async def test(served: list[ServedModel]) -> None:
         found = [(-1, 10, 4), (-1, 10), (-1, 10), (-1,)]
         assert shapes(served[0]) == [(-1, 32, 32, 3), *found]
         outputs = await ask(served[0], np.zeros((2, 32, 32, 3), np.float32))
@@ -161,7 +161,7 @@ def test_the_padding_of_a_batch_does_not_matter(
     """A batch of three after one of four: the fourth row is zeros again, not the last item."""
     four = floats(rng, 4, 8, 8, 3)
 
-    async def test(served: list[ServedSignature]) -> tuple[Outputs, Outputs]:
+    async def test(served: list[ServedModel]) -> tuple[Outputs, Outputs]:
         return await ask(served[0], four), await ask(served[0], four[:3])
 
     whole, part = serve(tmp_path, network, test, max_batch_size=4)
@@ -172,7 +172,7 @@ def test_the_padding_of_a_batch_does_not_matter(
 def test_later_runs_do_not_change_results(
     tmp_path: Path, network: bytes, rng: np.random.Generator
 ) -> None:
-    async def test(served: list[ServedSignature]) -> None:
+    async def test(served: list[ServedModel]) -> None:
         first = await ask(served[0], floats(rng, 2, 8, 8, 3))
         kept = {name: array.copy() for name, array in first.items()}
         await ask(served[0], floats(rng, 2, 8, 8, 3))
@@ -188,7 +188,7 @@ def test_an_output_that_is_the_input_is_a_copy(tmp_path: Path) -> None:
     builder.operator("NEG", [x], [y])
     builder.outputs(x, y)
 
-    async def test(served: list[ServedSignature]) -> None:
+    async def test(served: list[ServedModel]) -> None:
         first = await ask(served[0], np.ones((2, 4), np.float32))
         await ask(served[0], np.zeros((2, 4), np.float32))
         np.testing.assert_array_equal(first["x"], 1)
@@ -202,7 +202,7 @@ def test_a_graph_without_batches_runs_one_by_one(
     caplog.set_level("INFO", "jaxdelegate")
     given = [floats(rng, 1, 2, 4) for _ in range(5)]
 
-    async def test(served: list[ServedSignature]) -> list[Outputs]:
+    async def test(served: list[ServedModel]) -> list[Outputs]:
         (model,) = served
         assert model.batch_sizes == ()
         assert shapes(model) == [(1, 2, 4), (4, 2)]
@@ -220,7 +220,7 @@ def test_a_graph_that_would_mix_a_batch_computes_each_item(
     """x minus its mean over a batch of 1 is zero, independent of other items in the batch."""
     three = floats(rng, 3, 2, 4)
 
-    async def test(served: list[ServedSignature]) -> Outputs:
+    async def test(served: list[ServedModel]) -> Outputs:
         assert served[0].batch_sizes == (1, 2, 4)
         return await ask(served[0], three)
 
@@ -231,7 +231,7 @@ def test_a_graph_that_would_mix_a_batch_computes_each_item(
 def test_signatures_have_separate_names(tmp_path: Path, rng: np.random.Generator) -> None:
     a, b = floats(rng, 2, 4), floats(rng, 2, 4)
 
-    async def test(served: list[ServedSignature]) -> None:
+    async def test(served: list[ServedModel]) -> None:
         models = {model.name: model for model in served}
         assert list(models) == ["net", "net:serving_default", "net:add"]
         answers = await asyncio.gather(
@@ -255,7 +255,7 @@ def test_other_shapes_are_other_batches(tmp_path: Path, rng: np.random.Generator
     builder.outputs(y)
     given = [floats(rng, 1 + n % 2, 4 + n % 3) for n in range(12)]
 
-    async def test(served: list[ServedSignature]) -> list[Outputs]:
+    async def test(served: list[ServedModel]) -> list[Outputs]:
         assert shapes(served[0]) == [(-1, -1), (-1, -1)]
         return await asyncio.gather(*(ask(served[0], x) for x in given))
 
@@ -275,7 +275,7 @@ def test_other_shapes_are_other_batches(tmp_path: Path, rng: np.random.Generator
 def test_requests_that_do_not_fit(
     tmp_path: Path, network: bytes, inputs: dict[str, np.ndarray], message: str
 ) -> None:
-    async def test(served: list[ServedSignature]) -> None:
+    async def test(served: list[ServedModel]) -> None:
         with pytest.raises(RequestError, match=message) as error:
             await served[0].infer(InferRequest(inputs))
         assert error.value.status == 400
@@ -286,7 +286,7 @@ def test_requests_that_do_not_fit(
 def test_parameters_that_do_not_fit(tmp_path: Path) -> None:
     x = np.zeros((1, 2, 4), np.float32)
 
-    async def test(served: list[ServedSignature]) -> None:
+    async def test(served: list[ServedModel]) -> None:
         with pytest.raises(RequestError, match="timeout: expected a positive integer"):
             await ask(served[0], x, timeout=0)
         with pytest.raises(RequestError, match="sequence_id: net has no states"):
@@ -301,7 +301,7 @@ def test_without_the_delegate_the_reference_runs_item_by_item(
 ) -> None:
     x = floats(rng, 1, 8, 8, 3)
 
-    async def test(served: list[ServedSignature]) -> Outputs:
+    async def test(served: list[ServedModel]) -> Outputs:
         assert served[0].batch_sizes == ()
         return await ask(served[0], x)
 
@@ -420,7 +420,7 @@ def test_labels_and_normalization_of_the_file(tmp_path: Path) -> None:
     builder.metadata(NAME, metadata([picture], [classes]))
     content = with_archive(builder.build(), {"labels.txt": "cat\ndog"})
 
-    async def test(served: list[ServedSignature]) -> None:
+    async def test(served: list[ServedModel]) -> None:
         shown = descriptions.metadata(served[0])
         scaling = {"content": "image", "mean": [127.5], "std": [128.0]}
         assert shown["inputs"][0]["parameters"] == scaling

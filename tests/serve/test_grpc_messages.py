@@ -32,7 +32,7 @@ def message_of(name: str, array: np.ndarray, *, raw: bool) -> Any:
     message = service_pb2.ModelInferRequest(model_name="m", id="7")
     entry = message.inputs.add(name="x", datatype=name, shape=array.shape)
     if raw:
-        message.raw_input_contents.append(protocol.raw(array))
+        message.raw_input_contents.append(bytes(protocol.binary(array)))
     else:
         getattr(entry.contents, FIELDS[name]).extend(array.ravel().tolist())
     return message
@@ -53,7 +53,7 @@ def test_every_datatype_survives_a_round_trip(name: str, raw: bool) -> None:
     assert (response.model_name, response.model_version, response.id) == ("m", "1", "7")
     (output,) = response.outputs
     assert (output.name, output.datatype, list(output.shape)) == ("x", name, [2, 3])
-    assert list(response.raw_output_contents) == [protocol.raw(array)]
+    assert list(response.raw_output_contents) == [bytes(protocol.binary(array))]
 
 
 def test_parameters_have_their_types() -> None:

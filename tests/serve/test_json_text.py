@@ -12,7 +12,7 @@ import pytest
 
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.v2 import json_text, protocol
-from jaxdelegate.serve.v2.datatypes import MAX_TEXTS
+from jaxdelegate.serve.v2.json_text import MAX_TEXTS
 from tests.serve.fakes import Fake, echo, tensor
 
 MODELS = {

@@ -52,14 +52,14 @@ def test_bodies_beyond_the_limit_wait_for_the_responses_to_others() -> None:
         async with body_in(budgets) as second:
             async with body_in(budgets) as first:
                 budgets.incomplete = {first: None, second: None}
-                await first.grow(8 * SMALL)
-                await first.grow(3 * SMALL)
+                await first.reserve(8 * SMALL)
+                await first.reserve(3 * SMALL)
                 first.complete()
-                await second.grow(SMALL)
-                task = asyncio.create_task(second.grow(3 * SMALL))
+                await second.reserve(SMALL)
+                task = asyncio.create_task(second.reserve(3 * SMALL))
                 assert await waits(task)
                 async with body_in(budgets) as small:
-                    await small.grow(SMALL)
+                    await small.reserve(SMALL)
             await task
             assert budgets.bodies.used == 4 * SMALL
 
@@ -74,11 +74,11 @@ def test_of_incomplete_bodies_the_oldest_continues() -> None:
             async with body_in(budgets) as first:
                 budgets.incomplete = {first: None, second: None, third: None}
                 for body in (first, second, third):
-                    await body.grow(3 * SMALL)
-                later = asyncio.create_task(second.grow(3 * SMALL))
-                last = asyncio.create_task(third.grow(3 * SMALL))
+                    await body.reserve(3 * SMALL)
+                later = asyncio.create_task(second.reserve(3 * SMALL))
+                last = asyncio.create_task(third.reserve(3 * SMALL))
                 assert await waits(later)
-                await first.grow(8 * SMALL)
+                await first.reserve(8 * SMALL)
                 first.complete()
                 assert budgets.bodies.used == 17 * SMALL
                 assert await waits(later)  # otherwise all of them would exceed the limit
@@ -91,11 +91,11 @@ def test_of_incomplete_bodies_the_oldest_continues() -> None:
 def test_waiting_times_out() -> None:
     async def test(budgets: Budgets) -> None:
         async with body_in(budgets) as first, body_in(budgets) as second:
-            await first.grow(MOST)
-            await first.grow(SMALL)
+            await first.reserve(MOST)
+            await first.reserve(SMALL)
             first.complete()
             with pytest.raises(RequestError, match="max_held_bytes") as error:
-                await second.grow(2 * SMALL)
+                await second.reserve(2 * SMALL)
             assert error.value.status == 503
         async with response_in(budgets, MOST):
             with pytest.raises(RequestError, match="max_held_bytes"):
@@ -126,10 +126,10 @@ def test_a_reservation_larger_than_the_budget_does_not_wait_for_an_empty_one() -
 
     async def test(budgets: Budgets) -> None:
         async with body_in(budgets) as other, body_in(budgets) as large:
-            await other.grow(9 * SMALL)
+            await other.reserve(9 * SMALL)
             other.complete()
             for _ in range(20):
-                await large.grow(SMALL)
+                await large.reserve(SMALL)
         async with response_in(budgets, 9 * SMALL), response_in(budgets, 2 * MOST):
             later = asyncio.create_task(Reservation(budgets.responses).reserve(2 * MOST))
             assert await waits(later)  # one of them, not two

@@ -9,7 +9,7 @@ import pytest
 
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.v2 import protocol
-from jaxdelegate.serve.v2.datatypes import joined_bytes, name_of, split_bytes
+from jaxdelegate.serve.v2.tensors import joined_bytes, name_of, split_bytes
 from tests.serve.fakes import echo, tensor
 
 DTYPES = {

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from jaxdelegate.serve.clients import Client, RequestError
+from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2.sessions import Sessions, Step, check_stateless, step_of
 
 A, B = Client.of("1.1.1.1", None), Client.of("2.2.2.2", None)
@@ -26,7 +27,7 @@ def opened(**options: Any) -> tuple[Sessions[str], Clock]:
         "session_hold_s": 10.0,
         **options,
     }
-    return Sessions("fresh", clock=clock, **given), clock
+    return Sessions("fresh", ServeSettings(**given), clock), clock
 
 
 def follow(sessions: Sessions[str], step: Step, after: str, client: Client = A) -> str:

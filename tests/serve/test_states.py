@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.metrics import ModelRecorder
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.v2.model import ServedSignature, open_model
+from jaxdelegate.serve.v2.model import ServedModel, open_model
 from jaxdelegate.serve.v2.requests import InferRequest
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
@@ -87,7 +87,7 @@ def interpreter(content: bytes, *, use_delegate: bool) -> jd.Interpreter:
 def serve(
     tmp_path: Path,
     content: bytes,
-    test: Callable[[ServedSignature], Any],
+    test: Callable[[ServedModel], Any],
     recorder: ModelRecorder | None = None,
     **settings: Any,
 ) -> Any:
@@ -106,14 +106,14 @@ def serve(
     return asyncio.run(main())
 
 
-async def ask(model: ServedSignature, given: Sequence[np.ndarray], **parameters: Any) -> Any:
+async def ask(model: ServedModel, given: Sequence[np.ndarray], **parameters: Any) -> Any:
     names = [tensor.name for tensor in model.inputs]
     outputs = await model.infer(InferRequest(dict(zip(names, given, strict=True)), parameters))
     return [outputs[tensor.name] for tensor in model.outputs]
 
 
 async def interleaved(
-    model: ServedSignature, sequences: Sequence[Sequence[Sequence[np.ndarray]]]
+    model: ServedModel, sequences: Sequence[Sequence[Sequence[np.ndarray]]]
 ) -> list[list[Any]]:
     """Run all sequences step by step; the requests of one step are in the queue together."""
     answers: list[list[Any]] = [[] for _ in sequences]
@@ -161,7 +161,7 @@ def test_interleaved_sequences_equal_separate_interpreters(
 def test_a_request_outside_a_sequence_has_initial_states_and_keeps_none(tmp_path: Path) -> None:
     one = [np.ones((1, 4), np.float32)]
 
-    async def test(model: ServedSignature) -> None:
+    async def test(model: ServedModel) -> None:
         first = await ask(model, one)
         np.testing.assert_equal(first[0], [[2, 3, 4, 5]])
         np.testing.assert_equal(await ask(model, one, sequence_id=1, sequence_start=True), first)
@@ -175,7 +175,7 @@ def test_a_request_outside_a_sequence_has_initial_states_and_keeps_none(tmp_path
 def test_requests_of_a_sequence_run_in_order_of_arrival(tmp_path: Path) -> None:
     given = [[np.full((1, 4), float(n), np.float32)] for n in range(20)]
 
-    async def test(model: ServedSignature) -> list[Any]:
+    async def test(model: ServedModel) -> list[Any]:
         return await asyncio.gather(
             *(ask(model, x, sequence_id=5, sequence_start=n == 0) for n, x in enumerate(given))
         )
@@ -188,12 +188,12 @@ def test_requests_of_a_sequence_run_in_order_of_arrival(tmp_path: Path) -> None:
 def test_sequences_that_are_refused(tmp_path: Path) -> None:
     one = [np.ones((1, 4), np.float32)]
 
-    async def refused(model: ServedSignature, **parameters: Any) -> tuple[int, str]:
+    async def refused(model: ServedModel, **parameters: Any) -> tuple[int, str]:
         with pytest.raises(RequestError) as error:
             await ask(model, one, **parameters)
         return error.value.status, str(error.value)
 
-    async def test(model: ServedSignature) -> None:
+    async def test(model: ServedModel) -> None:
         assert model.batch_sizes == ()
         status, message = await refused(model, sequence_id=7)
         assert status == 400
@@ -218,7 +218,7 @@ def test_requests_outside_sequences_form_batches_with_initial_states(
     given = [floats(rng, 1 + n % 2, 4) for n in range(8)]
     steps = [[floats(rng, 1, 4)] for _ in range(3)]
 
-    async def test(model: ServedSignature) -> tuple[list[Any], list[Any]]:
+    async def test(model: ServedModel) -> tuple[list[Any], list[Any]]:
         assert model.batch_sizes == (1, 2, 4)
         tasks, own = [], []
         for n, arrays in enumerate(steps):

@@ -18,6 +18,7 @@ from jaxdelegate.serve.clients import Client, RequestError
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.batching import Delta, Job, TextBatcher
 from jaxdelegate.serve.openai.fair_queue import FairQueue
+from jaxdelegate.serve.settings import ServeSettings
 from tests.lm.test_text_stream import Bytes
 
 
@@ -92,14 +93,8 @@ class Server:
     def __init__(self, max_queue_size: int = 3, error: Exception | None = None) -> None:
         self.batches = [FakeScheduler()]
         self.recorder, self._error = TextRecorder(), error
-        self.batcher = TextBatcher(
-            self._open,  # type: ignore[arg-type]
-            self._prepare,
-            name="m",
-            slots=2,
-            max_queue_size=max_queue_size,
-            recorder=self.recorder,
-        )
+        settings = ServeSettings(max_batch_size=2, max_queue_size=max_queue_size)
+        self.batcher = TextBatcher("m", settings, self.recorder, self._prepare, self._open)
 
     @property
     def batch(self) -> FakeScheduler:

@@ -12,6 +12,7 @@ from jaxdelegate.optional import is_failure
 from jaxdelegate.serve.clients import Client, RequestError
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.fair_queue import FairQueue
+from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.worker import LOGGER, Worker
 
 _LONGEST_RETRY_S = 60
@@ -79,27 +80,17 @@ class TextBatcher(Worker):
 
     def __init__(
         self,
-        open_scheduler: Callable[[], Scheduler],
-        prepare: Callable[[], None],
-        *,
         name: str,
-        slots: int,
-        max_queue_size: int,
+        settings: ServeSettings,
         recorder: TextRecorder,
+        prepare: Callable[[], None],
+        open_scheduler: Callable[[], Scheduler],
     ) -> None:
-        """Nothing is opened yet.
-
-        Args:
-            open_scheduler: with free slots; called in the thread, and again after an error.
-            prepare: called in the thread before all; an error closes the batcher.
-            name: for messages.
-            slots: of the scheduler.
-            max_queue_size: how many sequences may wait besides those in slots.
-            recorder: of metrics.
-        """
+        """The thread calls `open_scheduler`, with `max_batch_size` slots, again after an error."""
         super().__init__(name, prepare)
         self._open_scheduler, self._recorder = open_scheduler, recorder
-        self.most, self._slots, self._max_queue_size = slots + max_queue_size, slots, max_queue_size
+        self._slots, self._max_queue_size = settings.max_batch_size, settings.max_queue_size
+        self.most = self._slots + self._max_queue_size
         self._queue: FairQueue[Job] = FairQueue()
         self._jobs: dict[ActiveRequest, Job] = {}  # in slots; changed by the thread only
         self._mean_s = 1.0  # of an answer in its slot

@@ -34,14 +34,7 @@ class EmbeddingModel(TextModel):
         """Open nothing yet, so that the process may fork."""
         super().__init__(path, name, settings)
         self._costs: dict[int, Costs] = {}  # by the length of an encoder
-        self.worker = Batcher(
-            self._run,
-            name=name,
-            max_queue_delay_us=settings.max_queue_delay_us,
-            max_queue_size=settings.max_queue_size,
-            recorder=recorder,
-            prepare=self._prepare,
-        )
+        self.worker = Batcher(name, settings, recorder, self._prepare, self._run)
 
     @property
     def max_model_len(self) -> int:

@@ -45,14 +45,7 @@ class LanguageModel(TextModel):
     ) -> None:
         """Open nothing yet, so that the process may fork."""
         super().__init__(path, name, settings)
-        self.worker = TextBatcher(
-            self._new_scheduler,
-            self._prepare,
-            name=name,
-            slots=settings.max_batch_size,
-            max_queue_size=settings.max_queue_size,
-            recorder=recorder,
-        )
+        self.worker = TextBatcher(name, settings, recorder, self._prepare, self._new_scheduler)
 
     @property
     def max_model_len(self) -> int:

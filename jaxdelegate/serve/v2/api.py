@@ -17,7 +17,7 @@ from jaxdelegate.serve.memory_budgets import SMALL, Budgets
 from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.v2 import descriptions, protocol
 from jaxdelegate.serve.v2.json_text import read_object
-from jaxdelegate.serve.v2.requests import ServedModel
+from jaxdelegate.serve.v2.model import ServedModel
 
 _LARGE = 1 << 20  # bytes of JSON that take long to read
 _NUMBER_BYTES = 20  # of a number in JSON; rare doubles take more

@@ -10,8 +10,9 @@ from typing import Any
 
 from jaxdelegate.serve.metrics import Reading, RunTimes
 from jaxdelegate.serve.service import Service
-from jaxdelegate.serve.v2.datatypes import BYTES, name_of
-from jaxdelegate.serve.v2.requests import ServedModel, TensorMetadata
+from jaxdelegate.serve.v2.model import ServedModel
+from jaxdelegate.serve.v2.requests import TensorMetadata
+from jaxdelegate.serve.v2.tensors import BYTES, name_of
 from jaxdelegate.version import __version__
 
 _NAME = "jaxdelegate"

@@ -4,8 +4,10 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -100,29 +102,23 @@ class GraphRunner:
         """The number of items in a request, and the shape of one item of each input.
 
         Without batching a request is one item, and the shapes are the inputs'. A RequestError of
-        status 400 if the numbers of items do not fit.
+        status 400 if inputs have other numbers of items.
         """
         arrays = [inputs[tensor.name] for tensor in self.inputs]
-        if self.graph.takes_batches:
-            self._check_rows([len(array) for array in arrays], name)
-        if not self.is_batched:
-            return 1, tuple(array.shape for array in arrays)
-        return len(arrays[0]), tuple(array.shape[1:] for array in arrays)
+        rows = self._rows(arrays, name) if self.graph.takes_batches else 1
+        if self.is_batched:
+            return rows, tuple(array.shape[1:] for array in arrays)
+        is_limited = self._settings.max_batch_size == 1
+        return rows if is_limited else 1, tuple(array.shape for array in arrays)
 
-    def _check_rows(self, counts: list[int], name: str) -> None:
-        rows, most = counts[0], self._settings.max_batch_size
-        for tensor, count in zip(self.inputs, counts, strict=True):
+    def _rows(self, arrays: Sequence[np.ndarray], name: str) -> int:
+        rows = len(arrays[0])
+        for tensor, count in zip(self.inputs, map(len, arrays), strict=True):
             if count == 0 or count != rows:
                 wanted = f"{rows} items like the first input" if count else "at least one item"
                 where = f"{name}: input {tensor.name!r}"
                 raise RequestError(f"{where}: expected {wanted}, got {count}")
-        if self.is_batched:
-            most = self.costs.max_rows
-        if rows > most and (self.is_batched or most == 1):
-            raise RequestError(
-                f"{name}: the request has {rows} items, but the largest batch is {most}: "
-                f"send at most {most} in a request"
-            )
+        return rows
 
     # ---- in the thread
 

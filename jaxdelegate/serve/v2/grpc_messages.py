@@ -10,10 +10,10 @@ from tritonclient.grpc import service_pb2
 
 from jaxdelegate.serve.clients import NO_CLIENT, Client, RequestError
 from jaxdelegate.serve.v2 import protocol
-from jaxdelegate.serve.v2.datatypes import name_of
+from jaxdelegate.serve.v2.model import ServedModel
 from jaxdelegate.serve.v2.protocol import Decoded, RequestedOutput
-from jaxdelegate.serve.v2.requests import InferRequest, Parameter, ServedModel
-from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_elements
+from jaxdelegate.serve.v2.requests import InferRequest, Parameter
+from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_elements, name_of
 from jaxdelegate.wire import LENGTH, fields
 
 MAX_FIELDS = 1 << 14  # in a message, nested fields included
@@ -146,5 +146,5 @@ def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarra
     for output in decoded.outputs:
         array = results[output.name]
         response.outputs.add(name=output.name, datatype=name_of(array.dtype), shape=array.shape)
-        response.raw_output_contents.append(protocol.raw(array))
+        response.raw_output_contents.append(bytes(protocol.binary(array)))
     return response

@@ -13,9 +13,9 @@ from typing import Any
 
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.json_objects import Buffer, parsed_object, read
-from jaxdelegate.serve.v2.datatypes import MAX_TEXTS
 
 MAX_OUTLINE = 1 << 20  # bytes of a request's JSON besides the lists of tensors' data
+MAX_TEXTS = 1 << 20  # elements of BYTES in a tensor: each takes some 60 bytes more than its text
 MAX_TEXT_BYTES = 1 << 24  # of a list with strings; Python may use four bytes per character
 LIST = "data\0"  # the field that replaces a list `data`: its index among the lists
 _STEP = 1 << 16  # bytes searched or read at once; other threads can run between two steps

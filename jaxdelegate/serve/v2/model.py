@@ -59,12 +59,7 @@ class ServedFile:
         self.runners = [GraphRunner(graph, self._open, settings, states) for graph in graphs]
         self._sessions: sessions.Sessions[RuntimeStates] | None = None
         self.worker: Batcher[_Item, Arrays] = Batcher(
-            self._run,
-            name=name,
-            max_queue_delay_us=settings.max_queue_delay_us,
-            max_queue_size=settings.max_queue_size,
-            recorder=recorder,
-            prepare=self._prepare,
+            name, settings, recorder, self._prepare, self._run
         )
 
     # ---- in the thread
@@ -79,13 +74,7 @@ class ServedFile:
                 runner.compile(name, check_open)
         check_open()
         if self.is_stateful:
-            self._sessions = sessions.Sessions(
-                self._states(),
-                session_count=self.settings.session_count,
-                sessions_per_client=self.settings.sessions_per_client,
-                session_idle_s=self.settings.session_idle_s,
-                session_hold_s=self.settings.session_hold_s,
-            )
+            self._sessions = sessions.Sessions(self._states(), self.settings)
         for runner in self.runners:
             runner.warm_up(name)
         self._count_programs()
@@ -129,8 +118,8 @@ class ServedFile:
             self.recorder.programs(*self._delegate.new_programs())
 
 
-class ServedSignature:
-    """A `ServedModel`: a signature under the name that clients use."""
+class ServedModel:
+    """A file, or one of its signatures, under the name that clients use."""
 
     version = "1"
 
@@ -189,7 +178,7 @@ def open_model(
     name: str,
     settings: ServeSettings | None = None,
     recorder: ModelRecorder | None = None,
-) -> list[ServedSignature]:
+) -> list[ServedModel]:
     """Read a .tflite. Its worker compiles it.
 
     A file with at most one signature is served as NAME. With several, each is NAME:KEY, and NAME is
@@ -197,7 +186,7 @@ def open_model(
     """
     file = ServedFile(path, name, settings or ServeSettings(), recorder or ModelRecorder())
     first, *others = file.runners
-    served = [ServedSignature(file, first, name)]
+    served = [ServedModel(file, first, name)]
     if others:
-        served += [ServedSignature(file, r, f"{name}:{r.graph.key}") for r in file.runners]
+        served += [ServedModel(file, r, f"{name}:{r.graph.key}") for r in file.runners]
     return served

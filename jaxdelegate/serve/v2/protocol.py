@@ -12,10 +12,18 @@ import numpy as np
 
 from jaxdelegate.serve.clients import NO_CLIENT, Client, RequestError, shown
 from jaxdelegate.serve.json_objects import Buffer, Constant, duplicate_field
-from jaxdelegate.serve.v2.datatypes import elements, joined_bytes, name_of
 from jaxdelegate.serve.v2.json_text import LIST, ListText, read_object
-from jaxdelegate.serve.v2.requests import InferRequest, Parameter, ServedModel, TensorMetadata
-from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_json
+from jaxdelegate.serve.v2.model import ServedModel
+from jaxdelegate.serve.v2.requests import InferRequest, Parameter, TensorMetadata
+from jaxdelegate.serve.v2.tensors import (
+    Declared,
+    declared,
+    elements,
+    from_binary,
+    from_json,
+    joined_bytes,
+    name_of,
+)
 
 MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
 _PART = 1 << 13  # elements written at once; other threads can run between two parts
@@ -60,7 +68,8 @@ def decode(
     end = len(body) if header_length is None else header_length
     has_texts = any(t.dtype.kind == "O" for t in model.inputs)
     fields, lists = read_object(body, end, has_texts=has_texts)
-    data = _Data(lists, _Binary(memoryview(body).toreadonly()[end:]), header_length is not None)
+    rest = memoryview(body).toreadonly()[end:]
+    data = _Data(lists, rest, has_header=header_length is not None)
     parameters = checked_parameters(fields.get("parameters"))
     arrays = _inputs(fields, data, {t.name: t for t in model.inputs})
     identity = fields.get("id", "")
@@ -78,24 +87,15 @@ def check_id(what: str, identity: str) -> None:
         raise RequestError(f"{what}: expected at most {MAX_ID_BYTES} bytes, got more: {given}")
 
 
-class _Binary:
-    """Bytes after the JSON, read from the front."""
+class _Data:
+    """The lists that were cut out of the JSON, and the bytes after it, read from the front."""
 
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self.left = len(data)
+    def __init__(self, lists: list[ListText], binary: memoryview, *, has_header: bool) -> None:
+        self.lists, self.binary, self.has_header = lists, binary, has_header
 
     def take(self, size: int) -> memoryview:
-        start = len(self._data) - self.left
-        self.left -= size
-        return self._data[start : start + size]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Data:
-    lists: list[ListText]
-    binary: _Binary
-    has_header: bool
+        taken, self.binary = self.binary[:size], self.binary[size:]
+        return taken
 
     def listed(self, entry: Mapping[str, Any]) -> object:
         """The list of an input; None: it has none."""
@@ -169,7 +169,7 @@ def _inputs(
             raise RequestError(f"{tensor}: duplicate input")
         arrays[tensor.name] = _array(tensor, entry, data)
     check_complete(arrays, wanted)
-    if left := data.binary.left:
+    if left := len(data.binary):
         raise RequestError(f"the body has {left} bytes after the binary data of its inputs")
     return arrays
 
@@ -198,12 +198,12 @@ def _array(tensor: Declared, entry: Mapping[str, Any], data: _Data) -> np.ndarra
             f"{tensor}: binary_data_size needs the header Inference-Header-Content-Length: the "
             "bytes of JSON before the data"
         )
-    if size > data.binary.left:
+    if size > len(data.binary):
         raise RequestError(
-            f"{tensor}: binary_data_size is {shown(size)}, but only {data.binary.left} bytes of "
+            f"{tensor}: binary_data_size is {shown(size)}, but only {len(data.binary)} bytes of "
             "the body are left"
         )
-    return from_binary(tensor, data.binary.take(size))
+    return from_binary(tensor, data.take(size))
 
 
 def check_input_parameters(what: str, parameters: Mapping[str, Any]) -> None:
@@ -283,7 +283,7 @@ def encode(
             "shape": array.shape,
         }
         if output.is_binary:
-            chunks.append(_view(array))
+            chunks.append(binary(array))
             entry["parameters"] = {"binary_data_size": len(chunks[-1])}
         texts.append(f"{',' if number else ''}{_without_brace(entry)}".encode())
         texts += [b"}"] if output.is_binary else [b',"data":[', *_listed(array), b"]}"]
@@ -295,16 +295,14 @@ def _without_brace(fields: Mapping[str, object]) -> str:
     return json.dumps(fields, separators=(",", ":"))[:-1]
 
 
-def _view(array: np.ndarray) -> bytes | memoryview:
-    """The binary data as in `raw`, without a copy if the array is contiguous."""
+def binary(array: np.ndarray) -> bytes | memoryview:
+    """An array's binary data, without a copy if it is contiguous: little-endian, row-major.
+
+    Each element of BYTES follows its length.
+    """
     if name_of(array.dtype) == "BYTES":
         return joined_bytes(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def raw(array: np.ndarray) -> bytes:
-    """An array's binary data: little-endian, row-major; BYTES with lengths."""
-    return joined_bytes(array) if name_of(array.dtype) == "BYTES" else array.tobytes()
 
 
 def _listed(array: np.ndarray) -> Iterator[bytes]:

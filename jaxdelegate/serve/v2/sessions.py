@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from jaxdelegate.serve.clients import Client, RequestError
+from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2.requests import Parameter
 
 S = TypeVar("S")
@@ -80,20 +81,13 @@ class Sessions(Generic[S]):
     def __init__(
         self,
         initial: S,
-        *,
-        session_count: int,
-        sessions_per_client: int,
-        session_idle_s: float,
-        session_hold_s: float,
+        settings: ServeSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Every sequence starts with `initial`, which is never modified.
-
-        A sequence is dropped after `session_idle_s` seconds without a request, and not replaced in
-        the `session_hold_s` seconds after one.
-        """
-        self._initial, self._count, self._per_client = initial, session_count, sessions_per_client
-        self._idle_s, self._hold_s, self._clock = session_idle_s, session_hold_s, clock
+        """Every sequence starts with `initial`, which is never modified."""
+        self._initial, self._clock = initial, clock
+        self._count, self._per_client = settings.session_count, settings.sessions_per_client
+        self._idle_s, self._hold_s = settings.session_idle_s, settings.session_hold_s
         self._counts: collections.Counter[Client | str] = collections.Counter()  # also by address
         # In the order of last use.
         self._open: collections.OrderedDict[_Key, _Session[S]] = collections.OrderedDict()

@@ -1,19 +1,41 @@
-"""Tensors of requests: their declarations, and their data from bytes or JSON."""
+"""Tensors of requests: their datatypes and declarations, and their data from bytes or JSON."""
 
 import dataclasses
 import itertools
 import json
 import math
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from jaxdelegate.serve.clients import RequestError, shown
 from jaxdelegate.serve.json_objects import Constant
-from jaxdelegate.serve.v2.datatypes import MAX_TEXTS, dtype_of, known, name_of, split_bytes
-from jaxdelegate.serve.v2.json_text import ListText, NestingError
+from jaxdelegate.serve.v2.json_text import MAX_TEXTS, ListText, NestingError
 from jaxdelegate.serve.v2.requests import TensorMetadata
+
+BYTES = "BYTES"
+_LENGTH = struct.Struct("<I")  # before each element of BYTES
+
+DTYPES: dict[str, np.dtype] = {
+    "BOOL": np.dtype(bool),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    BYTES: np.dtype(object),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 MAX_SIZE = 2**31 - 1  # of one dimension: TFLite's shapes are int32
 _PART = 1 << 16  # elements converted at once; other threads can run between two parts
@@ -48,9 +70,10 @@ def declared(
         )
     wanted = inputs[name]
     what = f"input {shown(name)}"
-    given = dtype_of(datatype)
+    given = DTYPES.get(datatype) if isinstance(datatype, str) else None
     if given is None:
-        raise RequestError(f"{what}: datatype: expected one of {known()}, got {shown(datatype)}")
+        known = ", ".join(DTYPES)
+        raise RequestError(f"{what}: datatype: expected one of {known}, got {shown(datatype)}")
     if given != wanted.dtype:
         raise RequestError(
             f"{what}: datatype: the model has {name_of(wanted.dtype)}, got {shown(datatype)}"
@@ -248,3 +271,49 @@ def _double(number: float) -> float:
         return float(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
+
+
+def name_of(dtype: np.dtype) -> str:
+    """A RequestError if the protocol has none, for instance for complex numbers."""
+    if dtype.kind in "SU":
+        return BYTES
+    if dtype not in _NAMES:
+        raise RequestError(f"the protocol has no datatype for {dtype}", 501)
+    return _NAMES[dtype]
+
+
+def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[bytes]:
+    """Each element of BYTES follows its length, 4 bytes, little-endian.
+
+    `what` is the tensor, for messages.
+    """
+    found: list[bytes] = []
+    start = 0
+    while start < len(data):
+        if len(found) == most:
+            raise RequestError(f"{what}: expected {most} elements of BYTES, got more")
+        if len(data) - start < _LENGTH.size:
+            raise RequestError(
+                f"{what}: the length of element {len(found)} of BYTES takes 4 bytes, but "
+                f"{len(data) - start} are left"
+            )
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += _LENGTH.size
+        if length > len(data) - start:
+            raise RequestError(
+                f"{what}: element {len(found)} of BYTES has the length {length}, but "
+                f"{len(data) - start} bytes are left"
+            )
+        found.append(bytes(data[start : start + length]))
+        start += length
+    return found
+
+
+def elements(array: np.ndarray) -> list[bytes]:
+    """The elements of an array of str or bytes, row-major, strings in UTF-8."""
+    return [e.encode() if isinstance(e, str) else bytes(e) for e in array.ravel().tolist()]
+
+
+def joined_bytes(array: np.ndarray) -> bytes:
+    found = elements(array)
+    return b"".join(part for e in found for part in (_LENGTH.pack(len(e)), e))
