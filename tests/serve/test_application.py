@@ -15,7 +15,7 @@ from jaxdelegate.serve.application import application, create
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.service import Service, parse_models
-from jaxdelegate.serve.v2 import protocol
+from jaxdelegate.serve.v2 import json_messages
 from tests.serve.fakes import Fake, Response, call, echo, failing, tensor
 from tests.serve.stock import NETWORKS
 
@@ -169,7 +169,7 @@ def test_large_bodies_are_read_in_another_thread(monkeypatch: pytest.MonkeyPatch
     """The event loop is not blocked while numbers are read."""
     monkeypatch.setattr("jaxdelegate.serve.v2.api.SMALL", 10)
     inside, leave = asyncio.Event(), asyncio.Event()
-    decode = protocol.decode
+    decode = json_messages.decode
 
     async def ask() -> Response:
         loop = asyncio.get_running_loop()
@@ -179,7 +179,7 @@ def test_large_bodies_are_read_in_another_thread(monkeypatch: pytest.MonkeyPatch
             asyncio.run_coroutine_threadsafe(leave.wait(), loop).result()
             return decode(*arguments)
 
-        monkeypatch.setattr(protocol, "decode", waiting)
+        monkeypatch.setattr(json_messages, "decode", waiting)
         app = application(Service([model()]))
         task = asyncio.create_task(call(app, "POST", INFER, BODY))
         await inside.wait()

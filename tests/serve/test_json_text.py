@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.serve.clients import RequestError
-from jaxdelegate.serve.v2 import json_text, protocol
+from jaxdelegate.serve.v2 import json_messages, json_text
 from jaxdelegate.serve.v2.json_text import MAX_TEXTS
 from tests.serve.fakes import Fake, echo, tensor
 
@@ -37,7 +37,7 @@ def request(datatype: str, rows: int, *, nested: bool, indent: int | None = None
 
 
 def array(text: bytes, model: Fake) -> np.ndarray:
-    return protocol.decode(text, None, model).request.inputs["x"]
+    return json_messages.decode(text, None, model).request.inputs["x"]
 
 
 def expected(text: bytes) -> list[Any] | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.serve.clients import RequestError
-from jaxdelegate.serve.v2 import protocol
+from jaxdelegate.serve.v2 import json_messages
 from jaxdelegate.serve.v2.tensors import joined_bytes, name_of, split_bytes
 from tests.serve.fakes import echo, tensor
 
@@ -54,7 +54,7 @@ def json_entry(name: str, array: np.ndarray, nested: bool) -> dict[str, Any]:
 
 
 def encoded(*arguments: Any) -> tuple[bytes, int | None]:
-    pieces, length = protocol.encode(*arguments)
+    pieces, length = json_messages.encode(*arguments)
     return b"".join(pieces), length
 
 
@@ -64,7 +64,7 @@ def test_json_of_every_datatype_survives_a_round_trip(name: str, nested: bool) -
     array = values(name).reshape(2, 3)
     model = echo("m", tensor("x", DTYPES[name], -1, 3))
     body = json.dumps({"id": "7", "inputs": [json_entry(name, array, nested)]}).encode()
-    decoded = protocol.decode(body, None, model)
+    decoded = json_messages.decode(body, None, model)
     np.testing.assert_array_equal(decoded.request.inputs["x"], array)
     assert decoded.request.inputs["x"].dtype == array.dtype
     answer, length = encoded(decoded, model, decoded.request.inputs)
@@ -88,7 +88,7 @@ def test_binary_data_of_every_datatype_survives_a_round_trip(name: str) -> None:
     }
     fields = {"inputs": [entry], "parameters": {"binary_data_output": True}}
     text = json.dumps(fields).encode()
-    decoded = protocol.decode(text + raw, len(text), model)
+    decoded = json_messages.decode(text + raw, len(text), model)
     given = decoded.request.inputs["x"]
     np.testing.assert_array_equal(given, array)
     assert given.dtype == array.dtype
@@ -108,7 +108,7 @@ def test_binary_data_is_not_copied() -> None:
     }
     text = json.dumps({"inputs": [entry]}).encode()
     body = text + np.arange(4, dtype="f4").tobytes()
-    (array,) = protocol.decode(body, len(text), model).request.inputs.values()
+    (array,) = json_messages.decode(body, len(text), model).request.inputs.values()
     assert np.shares_memory(array, np.frombuffer(body, np.uint8))
     assert not array.flags.writeable
 
@@ -119,7 +119,7 @@ def test_constants_are_numbers_of_float_types() -> None:
     text = (
         b'{"inputs":[{"name":"x","datatype":"FP32","shape":[3],"data":[NaN,Infinity,-Infinity]}]}'
     )
-    decoded = protocol.decode(text, None, model)
+    decoded = json_messages.decode(text, None, model)
     array = decoded.request.inputs["x"]
     np.testing.assert_array_equal(array, np.array([np.nan, np.inf, -np.inf], "f4"))
     answer, _ = encoded(decoded, model, {"x": array})
@@ -131,7 +131,7 @@ def test_outputs_have_the_requested_order_and_form() -> None:
     entries = [{"name": n, "datatype": "INT32", "shape": [1], "data": [5]} for n in "ab"]
     outputs = [{"name": "b", "parameters": {"binary_data": False}}, {"name": "a"}]
     fields = {"inputs": entries, "outputs": outputs, "parameters": {"binary_data_output": True}}
-    decoded = protocol.decode(json.dumps(fields).encode(), None, model)
+    decoded = json_messages.decode(json.dumps(fields).encode(), None, model)
     answer, length = encoded(decoded, model, decoded.request.inputs)
     first, second = json.loads(answer[:length])["outputs"]
     assert (first["name"], first["data"]) == ("b", [5])
@@ -150,7 +150,7 @@ def test_unknown_fields_and_parameters_are_tolerated() -> None:
         "more": None,
     }
     fields = {"model_name": "other", "inputs": [entry], "parameters": {"mine": 1.5, "b": True}}
-    decoded = protocol.decode(json.dumps(fields).encode(), None, model)
+    decoded = json_messages.decode(json.dumps(fields).encode(), None, model)
     assert decoded.request.parameters == {"mine": 1.5, "b": True}
 
 
@@ -162,9 +162,9 @@ def test_a_large_body_is_read_like_a_small_one(monkeypatch: pytest.MonkeyPatch) 
         {"name": "n", "datatype": "INT64", "shape": [1000], "data": n.tolist()},
     ]
     monkeypatch.setattr("jaxdelegate.serve.v2.json_text._STEP", 50)
-    monkeypatch.setattr(protocol, "_PART", 7)
+    monkeypatch.setattr(json_messages, "_PART", 7)
     monkeypatch.setattr("jaxdelegate.serve.v2.tensors._PART", 7)
-    decoded = protocol.decode(json.dumps({"inputs": entries}).encode(), None, model)
+    decoded = json_messages.decode(json.dumps({"inputs": entries}).encode(), None, model)
     np.testing.assert_array_equal(decoded.request.inputs["x"], x)
     np.testing.assert_array_equal(decoded.request.inputs["n"], n)
     answer, _ = encoded(decoded, model, decoded.request.inputs)
@@ -176,14 +176,14 @@ def test_empty_and_scalar_tensors(shape: tuple[int, ...]) -> None:
     model = echo("m", tensor("x", "f4", *[-1] * len(shape)))
     data = np.ones(shape, "f4").ravel().tolist()
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
-    decoded = protocol.decode(json.dumps({"inputs": [entry]}).encode(), None, model)
+    decoded = json_messages.decode(json.dumps({"inputs": [entry]}).encode(), None, model)
     assert decoded.request.inputs["x"].shape == shape
 
 
 def test_bytes_that_are_not_text_need_binary_data() -> None:
     model = echo("m", tensor("x", object, -1))
     entry = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
-    decoded = protocol.decode(json.dumps({"inputs": [entry]}).encode(), None, model)
+    decoded = json_messages.decode(json.dumps({"inputs": [entry]}).encode(), None, model)
     with pytest.raises(RequestError, match="request binary data"):
         encoded(decoded, model, {"x": np.array([b"\xff"], object)})
 

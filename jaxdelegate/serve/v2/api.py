@@ -15,9 +15,10 @@ from jaxdelegate.serve.endpoints import Endpoint, Pieces, client_of, json_respon
 from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.memory_budgets import SMALL, Budgets
 from jaxdelegate.serve.service import Service
-from jaxdelegate.serve.v2 import descriptions, protocol
+from jaxdelegate.serve.v2 import descriptions, json_messages
 from jaxdelegate.serve.v2.json_text import read_object
 from jaxdelegate.serve.v2.model import ServedModel
+from jaxdelegate.serve.v2.protocol import Decoded
 
 _LARGE = 1 << 20  # bytes of JSON that take long to read
 _NUMBER_BYTES = 20  # of a number in JSON; rare doubles take more
@@ -128,7 +129,7 @@ class _Api:
         is_large = text + binary > SMALL
         if is_large:
             await bodies.reserve(request, self._budgets.responses, text + binary)
-        pieces, length = await _done(text, protocol.encode, decoded, model, results)
+        pieces, length = await _done(text, json_messages.encode, decoded, model, results)
         pieces, headers = await bodies.compressed(pieces, request.headers)
         if length is not None:
             headers[bodies.HEADER_LENGTH] = str(length)
@@ -139,11 +140,11 @@ class _Api:
 
     async def _decoded(
         self, body: Buffer, length: int | None, model: ServedModel, client: Client
-    ) -> protocol.Decoded:
+    ) -> Decoded:
         has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         size = len(body) if length is None or has_text else min(length, len(body))
         if size <= SMALL:
-            return protocol.decode(body, length, model, client)
+            return json_messages.decode(body, length, model, client)
         reading = self._reading[size > _LARGE]
         try:
             async with asyncio.timeout(self._served.limits.seconds):
@@ -152,7 +153,7 @@ class _Api:
             message = "other large requests are being read; try again later"
             raise RequestError(message, 503) from None
         try:
-            return await asyncio.to_thread(protocol.decode, body, length, model, client)
+            return await asyncio.to_thread(json_messages.decode, body, length, model, client)
         finally:
             reading.release()
 
@@ -169,7 +170,7 @@ async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any
     return await asyncio.to_thread(function, *arguments)
 
 
-def _result_bytes(decoded: protocol.Decoded, model: ServedModel) -> int:
+def _result_bytes(decoded: Decoded, model: ServedModel) -> int:
     """An estimate of the bytes of all outputs: open sizes are the first input's first."""
     shape = next((array.shape for array in decoded.request.inputs.values()), ())
     rows = shape[0] if shape else 1

@@ -1,6 +1,8 @@
 """Checks and decodes the protocol's gRPC messages, and encodes arrays as messages."""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,9 +13,9 @@ from tritonclient.grpc import service_pb2
 from jaxdelegate.serve.clients import NO_CLIENT, Client, RequestError
 from jaxdelegate.serve.v2 import protocol
 from jaxdelegate.serve.v2.model import ServedModel
-from jaxdelegate.serve.v2.protocol import Decoded, RequestedOutput
-from jaxdelegate.serve.v2.requests import InferRequest, Parameter
-from jaxdelegate.serve.v2.tensors import Declared, declared, from_binary, from_elements, name_of
+from jaxdelegate.serve.v2.protocol import Decoded, InputFields, RequestFields
+from jaxdelegate.serve.v2.requests import Parameter
+from jaxdelegate.serve.v2.tensors import Declared, from_binary, from_elements, name_of
 from jaxdelegate.wire import LENGTH, fields
 
 MAX_FIELDS = 1 << 14  # in a message, nested fields included
@@ -85,36 +87,34 @@ def _packed_sizes(message: memoryview, kind: _Kind) -> Iterator[int]:
 
 
 def decode(message: Any, model: ServedModel, client: Client = NO_CLIENT) -> Decoded:
-    parameters = protocol.checked_parameters(_parameters(message.parameters))
-    raw = list(message.raw_input_contents)
+    """A parsed request. Errors as `protocol.checked`."""
+    raw: list[bytes | None] = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):
         raise RequestError(
             f"raw_input_contents: expected one for each of the {len(message.inputs)} inputs, got "
             f"{len(raw)}"
         )
-    wanted = {t.name: t for t in model.inputs}
-    arrays: dict[str, np.ndarray] = {}
-    for at, entry in enumerate(message.inputs):
-        tensor = declared(wanted, entry.name, entry.datatype, list(entry.shape))
-        if tensor.name in arrays:
-            raise RequestError(f"{tensor}: duplicate input")
-        protocol.check_input_parameters(str(tensor), _parameters(entry.parameters))
-        arrays[tensor.name] = _array(tensor, entry, raw[at] if raw else None)
-    protocol.check_complete(arrays, wanted)
-    protocol.check_id("id", message.id)
-    request = InferRequest(arrays, parameters, client)
-    return Decoded(request, _outputs(message, model), message.id)
+    inputs = [
+        InputFields(
+            entry.name,
+            entry.datatype,
+            list(entry.shape),
+            _parameters(entry.parameters),
+            functools.partial(_array, entry, data),
+        )
+        for entry, data in zip(message.inputs, raw or itertools.repeat(None), strict=False)
+    ]
+    outputs = [(e.name, _parameters(e.parameters)) for e in message.outputs]
+    fields = RequestFields(message.id, _parameters(message.parameters), inputs, outputs)
+    return protocol.checked(fields, model, client)
 
 
 def _parameters(messages: Mapping[str, Any]) -> dict[str, Parameter | None]:
-    found: dict[str, Parameter | None] = {}
-    for name, message in messages.items():
-        kind = message.WhichOneof("parameter_choice")
-        found[name] = None if kind is None else getattr(message, kind)
-    return found
+    kinds = {name: message.WhichOneof("parameter_choice") for name, message in messages.items()}
+    return {name: kind and getattr(messages[name], kind) for name, kind in kinds.items()}
 
 
-def _array(tensor: Declared, entry: Any, raw: bytes | None) -> np.ndarray:
+def _array(entry: Any, raw: bytes | None, tensor: Declared, _: Mapping[str, Any]) -> np.ndarray:
     filled = [field.name for field, _ in entry.contents.ListFields()]
     if raw is not None:
         if filled:
@@ -127,15 +127,6 @@ def _array(tensor: Declared, entry: Any, raw: bytes | None) -> np.ndarray:
     if set(filled) - {field}:
         raise RequestError(f"{tensor}: contents: {datatype} has {field}, got {', '.join(filled)}")
     return from_elements(tensor, getattr(entry.contents, field), are_exact=True)
-
-
-def _outputs(message: Any, model: ServedModel) -> tuple[RequestedOutput, ...]:
-    found: dict[str, RequestedOutput] = {}
-    for entry in message.outputs:
-        name = protocol.checked_output(entry.name, model.outputs, found)
-        protocol.check_output_parameters(name, _parameters(entry.parameters))
-        found[name] = RequestedOutput(name, is_binary=True)
-    return tuple(found.values()) or tuple(RequestedOutput(t.name, True) for t in model.outputs)
 
 
 def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]) -> Any:
