@@ -97,23 +97,16 @@ FLAGS = (
     ),
     Flag("num_threads", int, -1, "CPU threads of XLA; -1: its choice.", lower=-1),
 )  # fmt: skip
+# Settings that have the name of their flag.
+_SAME_NAMES = {flag.name for flag in FLAGS} & {f.name for f in dataclasses.fields(ServeSettings)}
 
 
 def run(values: flags.FlagValues) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     models = _models(values)
     settings = ServeSettings(
-        max_batch_size=values.max_batch_size,
-        max_queue_delay_us=values.max_queue_delay_us,
-        max_queue_size=values.max_queue_size,
+        **{name: getattr(values, name) for name in _SAME_NAMES},
         timeout_s=values.request_timeout_s,
-        answer_timeout_s=values.answer_timeout_s,
-        max_num_tokens=values.max_num_tokens,
-        share_prefixes=values.share_prefixes,
-        session_count=values.session_count,
-        sessions_per_client=values.sessions_per_client,
-        session_idle_s=values.session_idle_s,
-        session_hold_s=values.session_hold_s,
         delegate_options=delegate_flags.given_options(values),
     )
     limits = Limits(

@@ -46,7 +46,7 @@ def test_every_datatype_survives_a_round_trip(name: str, raw: bool) -> None:
     message = message_of(name, array, raw=raw or name not in FIELDS)
     grpc_messages.parsed(message.SerializeToString())
     decoded = grpc_messages.decode(message, model)
-    given = decoded.request.inputs["x"]
+    given = decoded.inputs["x"]
     np.testing.assert_array_equal(given, array)
     assert given.dtype == array.dtype
     response = grpc_messages.encode(decoded, model, {"x": given})
@@ -65,7 +65,7 @@ def test_parameters_have_their_types() -> None:
     message.parameters["mine"].double_param = 1.5
     message.outputs.add(name="x")
     decoded = grpc_messages.decode(message, echo("m", tensor("x", "i4", -1, 3)))
-    assert decoded.request.parameters == {
+    assert decoded.parameters == {
         "sequence_id": "a",
         "sequence_start": True,
         "timeout": 5,

@@ -37,7 +37,7 @@ def request(datatype: str, rows: int, *, nested: bool, indent: int | None = None
 
 
 def array(text: bytes, model: Fake) -> np.ndarray:
-    return json_messages.decode(text, None, model).request.inputs["x"]
+    return json_messages.decode(text, None, model).inputs["x"]
 
 
 def expected(text: bytes) -> list[Any] | None:

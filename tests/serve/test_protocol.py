@@ -65,9 +65,9 @@ def test_json_of_every_datatype_survives_a_round_trip(name: str, nested: bool) -
     model = echo("m", tensor("x", DTYPES[name], -1, 3))
     body = json.dumps({"id": "7", "inputs": [json_entry(name, array, nested)]}).encode()
     decoded = json_messages.decode(body, None, model)
-    np.testing.assert_array_equal(decoded.request.inputs["x"], array)
-    assert decoded.request.inputs["x"].dtype == array.dtype
-    answer, length = encoded(decoded, model, decoded.request.inputs)
+    np.testing.assert_array_equal(decoded.inputs["x"], array)
+    assert decoded.inputs["x"].dtype == array.dtype
+    answer, length = encoded(decoded, model, decoded.inputs)
     assert length is None
     fields = json.loads(answer)
     assert (fields["model_name"], fields["model_version"], fields["id"]) == ("m", "1", "7")
@@ -89,7 +89,7 @@ def test_binary_data_of_every_datatype_survives_a_round_trip(name: str) -> None:
     fields = {"inputs": [entry], "parameters": {"binary_data_output": True}}
     text = json.dumps(fields).encode()
     decoded = json_messages.decode(text + raw, len(text), model)
-    given = decoded.request.inputs["x"]
+    given = decoded.inputs["x"]
     np.testing.assert_array_equal(given, array)
     assert given.dtype == array.dtype
     answer, length = encoded(decoded, model, {"x": given})
@@ -108,7 +108,7 @@ def test_binary_data_is_not_copied() -> None:
     }
     text = json.dumps({"inputs": [entry]}).encode()
     body = text + np.arange(4, dtype="f4").tobytes()
-    (array,) = json_messages.decode(body, len(text), model).request.inputs.values()
+    (array,) = json_messages.decode(body, len(text), model).inputs.values()
     assert np.shares_memory(array, np.frombuffer(body, np.uint8))
     assert not array.flags.writeable
 
@@ -120,7 +120,7 @@ def test_constants_are_numbers_of_float_types() -> None:
         b'{"inputs":[{"name":"x","datatype":"FP32","shape":[3],"data":[NaN,Infinity,-Infinity]}]}'
     )
     decoded = json_messages.decode(text, None, model)
-    array = decoded.request.inputs["x"]
+    array = decoded.inputs["x"]
     np.testing.assert_array_equal(array, np.array([np.nan, np.inf, -np.inf], "f4"))
     answer, _ = encoded(decoded, model, {"x": array})
     assert b'"data":[NaN, Infinity, -Infinity]' in answer or b"[NaN,Infinity,-Infinity]" in answer
@@ -132,7 +132,7 @@ def test_outputs_have_the_requested_order_and_form() -> None:
     outputs = [{"name": "b", "parameters": {"binary_data": False}}, {"name": "a"}]
     fields = {"inputs": entries, "outputs": outputs, "parameters": {"binary_data_output": True}}
     decoded = json_messages.decode(json.dumps(fields).encode(), None, model)
-    answer, length = encoded(decoded, model, decoded.request.inputs)
+    answer, length = encoded(decoded, model, decoded.inputs)
     first, second = json.loads(answer[:length])["outputs"]
     assert (first["name"], first["data"]) == ("b", [5])
     assert (second["name"], second["parameters"]) == ("a", {"binary_data_size": 4})
@@ -151,7 +151,7 @@ def test_unknown_fields_and_parameters_are_tolerated() -> None:
     }
     fields = {"model_name": "other", "inputs": [entry], "parameters": {"mine": 1.5, "b": True}}
     decoded = json_messages.decode(json.dumps(fields).encode(), None, model)
-    assert decoded.request.parameters == {"mine": 1.5, "b": True}
+    assert decoded.parameters == {"mine": 1.5, "b": True}
 
 
 def test_a_large_body_is_read_like_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +165,9 @@ def test_a_large_body_is_read_like_a_small_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(json_messages, "_PART", 7)
     monkeypatch.setattr("jaxdelegate.serve.v2.tensors._PART", 7)
     decoded = json_messages.decode(json.dumps({"inputs": entries}).encode(), None, model)
-    np.testing.assert_array_equal(decoded.request.inputs["x"], x)
-    np.testing.assert_array_equal(decoded.request.inputs["n"], n)
-    answer, _ = encoded(decoded, model, decoded.request.inputs)
+    np.testing.assert_array_equal(decoded.inputs["x"], x)
+    np.testing.assert_array_equal(decoded.inputs["n"], n)
+    answer, _ = encoded(decoded, model, decoded.inputs)
     assert [o["data"] for o in json.loads(answer)["outputs"]] == [x.tolist(), n.tolist()]
 
 
@@ -177,7 +177,7 @@ def test_empty_and_scalar_tensors(shape: tuple[int, ...]) -> None:
     data = np.ones(shape, "f4").ravel().tolist()
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
     decoded = json_messages.decode(json.dumps({"inputs": [entry]}).encode(), None, model)
-    assert decoded.request.inputs["x"].shape == shape
+    assert decoded.inputs["x"].shape == shape
 
 
 def test_bytes_that_are_not_text_need_binary_data() -> None:

@@ -18,7 +18,7 @@ from jaxdelegate.serve.service import Service
 from jaxdelegate.serve.v2 import descriptions, json_messages
 from jaxdelegate.serve.v2.json_text import read_object
 from jaxdelegate.serve.v2.model import ServedModel
-from jaxdelegate.serve.v2.protocol import Decoded
+from jaxdelegate.serve.v2.requests import InferRequest
 
 _LARGE = 1 << 20  # bytes of JSON that take long to read
 _NUMBER_BYTES = 20  # of a number in JSON; rare doubles take more
@@ -117,19 +117,19 @@ class _Api:
         model = self._served.ready_model(*_named(request))
         length = bodies.header_length(request.headers)
         body = await bodies.read(request, self._budgets)
-        decoded = await self._decoded(body, length, model, client_of(request))
+        asked = await self._decoded(body, length, model, client_of(request))
         del body  # arrays keep the parts that they need
-        expected = _result_bytes(decoded, model)
+        expected = _result_bytes(asked, model)
         if expected > SMALL:
             await bodies.reserve(request, self._budgets.results, expected)
-        results = await self._served.infer(model, decoded.request)
-        sizes = [(results[o.name], o.is_binary) for o in decoded.outputs]
+        results = await self._served.infer(model, asked)
+        sizes = [(results[o.name], o.is_binary) for o in asked.outputs]
         text = sum(array.size for array, is_binary in sizes if not is_binary) * _NUMBER_BYTES
         binary = sum(array.nbytes for array, is_binary in sizes if is_binary)
         is_large = text + binary > SMALL
         if is_large:
             await bodies.reserve(request, self._budgets.responses, text + binary)
-        pieces, length = await _done(text, json_messages.encode, decoded, model, results)
+        pieces, length = await _done(text, json_messages.encode, asked, model, results)
         pieces, headers = await bodies.compressed(pieces, request.headers)
         if length is not None:
             headers[bodies.HEADER_LENGTH] = str(length)
@@ -140,7 +140,7 @@ class _Api:
 
     async def _decoded(
         self, body: Buffer, length: int | None, model: ServedModel, client: Client
-    ) -> Decoded:
+    ) -> InferRequest:
         has_text = any(t.dtype.kind == "O" for t in model.inputs)  # read element by element
         size = len(body) if length is None or has_text else min(length, len(body))
         if size <= SMALL:
@@ -170,9 +170,9 @@ async def _done(size: int, function: Callable[..., Any], *arguments: Any) -> Any
     return await asyncio.to_thread(function, *arguments)
 
 
-def _result_bytes(decoded: Decoded, model: ServedModel) -> int:
+def _result_bytes(request: InferRequest, model: ServedModel) -> int:
     """An estimate of the bytes of all outputs: open sizes are the first input's first."""
-    shape = next((array.shape for array in decoded.request.inputs.values()), ())
+    shape = next((array.shape for array in request.inputs.values()), ())
     rows = shape[0] if shape else 1
     return sum(
         math.prod(rows if size < 0 else size for size in tensor.shape) * tensor.dtype.itemsize

@@ -1,7 +1,6 @@
 """The health service `grpc.health.v1`, for Kubernetes and load balancers."""
 
 import asyncio
-import enum
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,16 +10,11 @@ from jaxdelegate import protos
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.service import Service
 
-NAME = "grpc.health.v1.Health"
-INFERENCE = "inference.GRPCInferenceService"
-_REQUEST, _RESPONSE = f"{NAME}CheckRequest", f"{NAME}CheckResponse"
+_NAME = "grpc.health.v1.Health"
+_INFERENCE = "inference.GRPCInferenceService"
+_REQUEST, _RESPONSE = f"{_NAME}CheckRequest", f"{_NAME}CheckResponse"
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3  # HealthCheckResponse.ServingStatus
 _POLL_S = 0.2
-
-
-class _State(enum.IntEnum):
-    """HealthCheckResponse.ServingStatus."""
-
-    SERVING, NOT_SERVING, SERVICE_UNKNOWN = range(1, 4)
 
 
 def handler(served: Service) -> Any:
@@ -28,13 +22,11 @@ def handler(served: Service) -> Any:
     health = _Health(served)
     parse = type(protos.message(_REQUEST)).FromString
     write = type(protos.message(_RESPONSE)).SerializeToString
-    return grpc.method_handlers_generic_handler(
-        NAME,
-        {
-            "Check": grpc.unary_unary_rpc_method_handler(health.check, parse, write),
-            "Watch": grpc.unary_stream_rpc_method_handler(health.watch, parse, write),
-        },
-    )
+    methods = {
+        "Check": grpc.unary_unary_rpc_method_handler(health.check, parse, write),
+        "Watch": grpc.unary_stream_rpc_method_handler(health.watch, parse, write),
+    }
+    return grpc.method_handlers_generic_handler(_NAME, methods)
 
 
 class _Health:
@@ -43,21 +35,20 @@ class _Health:
     def __init__(self, served: Service) -> None:
         self._served = served
 
-    def _state(self, service: str) -> _State:
-        if service in ("", INFERENCE, NAME):
-            return _State.SERVING if self._served.is_ready else _State.NOT_SERVING
-        model = self._served.all.get(service)
-        if model is None:
-            return _State.SERVICE_UNKNOWN
-        return _State.SERVING if self._served.is_model_ready(model) else _State.NOT_SERVING
+    def _state(self, service: str) -> int:
+        if service in ("", _INFERENCE, _NAME):
+            return _SERVING if self._served.is_ready else _NOT_SERVING
+        if service not in self._served.all:
+            return _SERVICE_UNKNOWN
+        is_ready = self._served.is_model_ready(self._served.all[service])
+        return _SERVING if is_ready else _NOT_SERVING
 
     async def check(self, request: Any, context: Any) -> Any:
         state = self._state(request.service)
-        if state == _State.SERVICE_UNKNOWN:
-            known = ", ".join(map(repr, self._served.all))
-            message = (
-                f"service {shown(request.service)}: expected '', {INFERENCE!r}, or a model: {known}"
-            )
+        if state == _SERVICE_UNKNOWN:
+            models = ", ".join(map(repr, self._served.all))
+            expected = f"expected '', {_INFERENCE!r}, or a model: {models}"
+            message = f"service {shown(request.service)}: {expected}"
             await context.abort(grpc.StatusCode.NOT_FOUND, message)
         return _response(state)
 
@@ -65,8 +56,7 @@ class _Health:
         """The state, and every change of it, until the server shuts down."""
         last = None
         while True:
-            state = self._state(request.service)
-            if state != last:
+            if (state := self._state(request.service)) != last:
                 yield _response(state)
             if self._served.is_ending:
                 return
@@ -74,7 +64,7 @@ class _Health:
             await asyncio.sleep(_POLL_S)
 
 
-def _response(state: _State) -> Any:
+def _response(state: int) -> Any:
     response = protos.message(_RESPONSE)
     response.status = state
     return response

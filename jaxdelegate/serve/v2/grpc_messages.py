@@ -13,8 +13,8 @@ from tritonclient.grpc import service_pb2
 from jaxdelegate.serve.clients import NO_CLIENT, Client, RequestError
 from jaxdelegate.serve.v2 import protocol
 from jaxdelegate.serve.v2.model import ServedModel
-from jaxdelegate.serve.v2.protocol import Decoded, InputFields, RequestFields
-from jaxdelegate.serve.v2.requests import Parameter
+from jaxdelegate.serve.v2.protocol import InputFields, RequestFields
+from jaxdelegate.serve.v2.requests import InferRequest, Parameter
 from jaxdelegate.serve.v2.tensors import Declared, from_binary, from_elements, name_of
 from jaxdelegate.wire import LENGTH, fields
 
@@ -86,7 +86,7 @@ def _packed_sizes(message: memoryview, kind: _Kind) -> Iterator[int]:
             yield from _packed_sizes(memoryview(content), kind.messages[number])
 
 
-def decode(message: Any, model: ServedModel, client: Client = NO_CLIENT) -> Decoded:
+def decode(message: Any, model: ServedModel, client: Client = NO_CLIENT) -> InferRequest:
     """A parsed request. Errors as `protocol.checked`."""
     raw: list[bytes | None] = list(message.raw_input_contents)
     if raw and len(raw) != len(message.inputs):
@@ -129,12 +129,12 @@ def _array(entry: Any, raw: bytes | None, tensor: Declared, _: Mapping[str, Any]
     return from_elements(tensor, getattr(entry.contents, field), are_exact=True)
 
 
-def encode(decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]) -> Any:
+def encode(request: InferRequest, model: ServedModel, results: Mapping[str, np.ndarray]) -> Any:
     """A ModelInferResponse with raw data."""
     response = service_pb2.ModelInferResponse(
-        model_name=model.name, model_version=model.version, id=decoded.id
+        model_name=model.name, model_version=model.version, id=request.id
     )
-    for output in decoded.outputs:
+    for output in request.outputs:
         array = results[output.name]
         response.outputs.add(name=output.name, datatype=name_of(array.dtype), shape=array.shape)
         response.raw_output_contents.append(bytes(protocol.binary(array)))

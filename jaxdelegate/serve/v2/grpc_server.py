@@ -179,5 +179,5 @@ class _Servicer:
             if is_small
             else await asyncio.to_thread(grpc_messages.decode, request, model, client)
         )
-        results = await self._served.infer(model, decoded.request)
+        results = await self._served.infer(model, decoded)
         return grpc_messages.encode(decoded, model, results)

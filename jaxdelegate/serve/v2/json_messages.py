@@ -12,7 +12,8 @@ from jaxdelegate.serve.json_objects import Buffer, duplicate_field
 from jaxdelegate.serve.v2 import protocol
 from jaxdelegate.serve.v2.json_text import LIST, ListText, read_object
 from jaxdelegate.serve.v2.model import ServedModel
-from jaxdelegate.serve.v2.protocol import Decoded, InputFields, RequestFields
+from jaxdelegate.serve.v2.protocol import InputFields, RequestFields
+from jaxdelegate.serve.v2.requests import InferRequest
 from jaxdelegate.serve.v2.tensors import Declared, elements, from_binary, from_json, name_of
 
 _PART = 1 << 13  # elements written at once; other threads can run between two parts
@@ -20,7 +21,7 @@ _PART = 1 << 13  # elements written at once; other threads can run between two p
 
 def decode(
     body: Buffer, header_length: int | None, model: ServedModel, client: Client = NO_CLIENT
-) -> Decoded:
+) -> InferRequest:
     """Read a request: JSON, then the binary data of inputs, in the order of the JSON.
 
     `header_length` is the bytes of JSON; None: the whole body. Arrays are read-only; those of
@@ -38,10 +39,10 @@ def decode(
     data = _Data(lists, rest, has_header=header_length is not None)
     parameters, identity = fields.get("parameters"), fields.get("id", "")
     entries = RequestFields(identity, parameters, _inputs(fields, data), _outputs(fields))
-    decoded = protocol.checked(entries, model, client)
+    request = protocol.checked(entries, model, client)
     if left := len(data.binary):
         raise RequestError(f"the body has {left} bytes after the binary data of its inputs")
-    return decoded
+    return request
 
 
 def _inputs(fields: Mapping[str, Any], data: "_Data") -> Iterator[InputFields]:
@@ -119,15 +120,15 @@ class _Data:
 
 
 def encode(
-    decoded: Decoded, model: ServedModel, results: Mapping[str, np.ndarray]
+    request: InferRequest, model: ServedModel, results: Mapping[str, np.ndarray]
 ) -> tuple[list[bytes | memoryview], int | None]:
     """The body in pieces, and the bytes of JSON; None: all, since no output is binary."""
     chunks: list[bytes | memoryview] = []
     response = {"model_name": model.name, "model_version": model.version}
-    if decoded.id:
-        response["id"] = decoded.id
+    if request.id:
+        response["id"] = request.id
     texts = [f'{_without_brace(response)},"outputs":['.encode()]
-    for number, output in enumerate(decoded.outputs):
+    for number, output in enumerate(request.outputs):
         array = results[output.name]
         entry: dict[str, object] = {
             "name": output.name,

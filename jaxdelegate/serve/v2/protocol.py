@@ -3,7 +3,6 @@
 The Open Inference Protocol v2 with the binary tensor data extension, as in KServe and Triton.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 from jaxdelegate.serve.clients import Client, RequestError, shown
 from jaxdelegate.serve.json_objects import Constant
 from jaxdelegate.serve.v2.model import ServedModel
-from jaxdelegate.serve.v2.requests import InferRequest, Parameter, TensorMetadata
+from jaxdelegate.serve.v2.requests import InferRequest, Parameter, RequestedOutput, TensorMetadata
 from jaxdelegate.serve.v2.tensors import Declared, declared, joined_bytes, name_of
 
 MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
@@ -51,24 +50,7 @@ class RequestFields(NamedTuple):
     outputs: Iterable[tuple[object, object]]  # names and parameters; none: all of the model
 
 
-@dataclasses.dataclass(frozen=True)
-class RequestedOutput:
-    """An output to return: one that the request names, or any output if it names none."""
-
-    name: str
-    is_binary: bool = False  # in JSON
-
-
-@dataclasses.dataclass(frozen=True)
-class Decoded:
-    """The model's inputs, and the form of the response."""
-
-    request: InferRequest
-    outputs: tuple[RequestedOutput, ...]
-    id: str = ""
-
-
-def checked(fields: RequestFields, model: ServedModel, client: Client) -> Decoded:
+def checked(fields: RequestFields, model: ServedModel, client: Client) -> InferRequest:
     """The request, if it fits the model; the data of an input is read when its declaration does.
 
     A RequestError reports the first problem, with the input's or field's name.
@@ -78,7 +60,7 @@ def checked(fields: RequestFields, model: ServedModel, client: Client) -> Decode
     identity = _checked_id("id", fields.id)
     all_binary = bool(parameters.get("binary_data_output", False))
     outputs = _outputs(fields.outputs, model.outputs, all_binary)
-    return Decoded(InferRequest(arrays, parameters, client), outputs, identity)
+    return InferRequest(arrays, parameters, client, outputs, identity)
 
 
 def _checked_id(what: str, identity: object) -> str:

@@ -21,13 +21,24 @@ class TensorMetadata:
 
 
 @dataclasses.dataclass(frozen=True)
+class RequestedOutput:
+    """An output to return: one that the request names, or any output if it names none."""
+
+    name: str
+    is_binary: bool = False  # in JSON
+
+
+@dataclasses.dataclass(frozen=True)
 class InferRequest:
-    """A decoded request with each input of the model once, of the model's datatype and shape.
+    """A request with each input of the model once, of the model's datatype and shape.
 
     Known parameters are `sequence_id` (not 0, not ""), `sequence_start`, `sequence_end` and
-    `timeout` (microseconds). A model without states refuses sequences.
+    `timeout` (microseconds). A model without states refuses sequences. The response has the `id`
+    and the `outputs`.
     """
 
     inputs: Mapping[str, np.ndarray]
     parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
     client: Client = NO_CLIENT
+    outputs: tuple[RequestedOutput, ...] = ()
+    id: str = ""
