@@ -1,9 +1,11 @@
-"""Endpoints as ASGI applications: errors become responses; large bodies are sent in pieces."""
+"""Endpoints as ASGI applications: errors become responses, and clients may leave."""
 
+import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from jaxdelegate.optional import needs
 
@@ -22,6 +24,7 @@ _LOG = logging.getLogger("jaxdelegate.serve")
 RESERVATIONS = "jaxdelegate.reservations"
 _PIECE = 1 << 20  # bytes of a large response that are sent at once
 
+T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 OnError = Callable[[RequestError], Response]
 
@@ -69,23 +72,60 @@ class EndpointApp:
             return self._on_error(RequestError("internal error; see the server's log", 500))
 
 
-class Pieces(Response):
-    """A slow client has only one piece of the body in the server's buffers."""
+class Stream(Response):
+    """A response whose parts are sent as they come, until the client leaves."""
 
     def __init__(
-        self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str], kind: str
+        self, parts: AsyncIterator[bytes], headers: Mapping[str, str], media_type: str
     ) -> None:
-        length = {"Content-Length": str(sum(map(len, pieces)))}
-        super().__init__(None, 200, {**headers, **length}, kind)
-        self._pieces = pieces
+        super().__init__(None, 200, headers, media_type)
+        if "Content-Length" not in headers:
+            del self.headers["content-length"]
+        self._parts = parts
 
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(ClientDisconnect):
+            await while_connected(receive, self._sent(send))
+
+    async def _sent(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        for piece in self._pieces:
-            for at in range(0, len(piece), _PIECE):
-                body = bytes(piece[at : at + _PIECE])
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+        async for body in self._parts:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def in_pieces(
+    parts: Sequence[bytes | memoryview], headers: Mapping[str, str], media_type: str
+) -> Stream:
+    """A large response: a slow client has only a piece of the body in the server's buffers."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for part in parts:
+            for at in range(0, len(part), _PIECE):
+                yield bytes(part[at : at + _PIECE])
+
+    length = {"Content-Length": str(sum(map(len, parts)))}
+    return Stream(pieces(), {**headers, **length}, media_type)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for some work, which is cancelled when the client leaves: a ClientDisconnect."""
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def error_response(error: RequestError) -> Response:

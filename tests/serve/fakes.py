@@ -101,6 +101,8 @@ async def call(
 
     async def receive() -> dict[str, Any]:
         nonlocal left
+        if not left:
+            await asyncio.Event().wait()  # the client stays
         left -= 1
         return {"type": "http.request", "body": next(waiting), "more_body": left > 0}
 

@@ -3,28 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive
-
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.openai.batching import Delta, Job, TextBatcher
 
 
-async def disconnected(receive: Receive) -> None:
-    """Wait until the client of a connection leaves."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 class Answers:
-    """The sequences of a request while they are generated; they end when the client leaves."""
+    """The sequences of a request, which end when it is released."""
 
     def __init__(self, batcher: TextBatcher, jobs: Sequence[Job], timeout_s: float = 0.0) -> None:
         """A timeout of 0 is no limit."""
         self._batcher, self._jobs, self._timeout_s = batcher, jobs, timeout_s
-        self._deltas: asyncio.Queue[Delta | None] = asyncio.Queue()  # None: the client has left
+        self._deltas: asyncio.Queue[Delta] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
-        self._watching: asyncio.Task[None] | None = None
 
     def submit(self) -> None:
         """Queue the sequences. A RequestError: too many wait."""
@@ -33,32 +23,25 @@ class Answers:
         self._deadline = self._loop.time() + self._timeout_s if self._timeout_s else None
         self._batcher.submit(self._jobs)
 
-    def watch(self, receive: Receive) -> None:
-        """End the sequences when the client of a connection leaves."""
-        self._watching = asyncio.create_task(self._watch(receive))
-
     def _deliver(self, delta: Delta) -> None:
         """In the batcher's thread."""
         self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
 
-    async def _watch(self, receive: Receive) -> None:
-        await disconnected(receive)
-        self._batcher.cancel(self._jobs)
-        self._deltas.put_nowait(None)
-
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        """What the sequences get. A RequestError if one fails, a ClientDisconnect."""
+        """What the sequences get. A RequestError if one fails."""
         left = len(self._jobs)
         while left:
             delta = await self._next()
-            if delta is None:
-                raise ClientDisconnect
             if delta.error is not None:
                 raise delta.error
             left -= delta.finish_reason is not None
             yield delta
 
-    async def _next(self) -> Delta | None:
+    async def all(self) -> list[Delta]:
+        """All that the sequences get."""
+        return [delta async for delta in self]
+
+    async def _next(self) -> Delta:
         try:
             async with asyncio.timeout_at(self._deadline):
                 return await self._deltas.get()
@@ -72,6 +55,3 @@ class Answers:
     async def release(self) -> None:
         """End what still runs."""
         self._batcher.cancel(self._jobs)
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)

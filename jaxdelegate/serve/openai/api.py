@@ -1,16 +1,14 @@
 """Endpoints of OpenAI's API: chats and completions, whole or as streams, embeddings, models."""
 
 import asyncio
-import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.threads import in_thread
@@ -18,14 +16,16 @@ from jaxdelegate.serve import bodies
 from jaxdelegate.serve.clients import RequestError, shown
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
+    Stream,
     client_of,
     error_headers,
     json_response,
     route,
+    while_connected,
 )
 from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.memory_budgets import SMALL, Budgets
-from jaxdelegate.serve.openai.answers import Answers, disconnected
+from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Delta
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.prompts import Prompts, Texts
@@ -43,6 +43,7 @@ from jaxdelegate.serve.service import Service
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _CODES = {429: "rate_limit_exceeded", 504: "timeout"}
 
 T = TypeVar("T")
@@ -99,7 +100,8 @@ class _Api:
     async def embeddings(self, request: Request) -> Response:
         texts = await self._prepared(request, self._texts)
         try:
-            rows = await _while_connected(request, texts.model.embed(texts.ids, client_of(request)))
+            work = texts.model.embed(texts.ids, client_of(request))
+            rows = await while_connected(request.receive, work)
         except* RequestError as several:
             raise several.exceptions[0] from None
         return await asyncio.to_thread(texts.response, rows)
@@ -113,12 +115,13 @@ class _Api:
         answers = Answers(model.worker, jobs, model.settings.answer_timeout_s)
         request.scope[RESERVATIONS].append(answers)
         answers.submit()
-        answers.watch(request.receive)
         if asked.is_stream:
             deltas = aiter(answers)
-            first = await anext(deltas)  # errors until here have a status
-            return _Events(prompts, first, deltas)
-        return json_response(prompts.form.whole([delta async for delta in answers]))
+            first = await while_connected(request.receive, _next(deltas))  # errors have a status
+            events = _events(prompts, first, deltas, request.url.path)
+            return Stream(events, _STREAM_HEADERS, "text/event-stream")
+        whole = await while_connected(request.receive, answers.all())
+        return json_response(prompts.form.whole(whole))
 
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
         """Read the body, and prepare the request in a thread."""
@@ -141,7 +144,7 @@ class _Api:
 
         try:
             async with asyncio.timeout(self._served.limits.seconds):
-                return await _while_connected(request, turn())
+                return await while_connected(request.receive, turn())
         except TimeoutError:
             message = "this or other long requests are still being read; try again later"
             raise RequestError(message, 503) from None
@@ -190,55 +193,28 @@ def _model_object(model: TextModel) -> dict[str, Any]:
     return {**row, "max_model_len": model.max_model_len} if model.worker.is_ready else row
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for some work, which is cancelled when the client leaves: a ClientDisconnect."""
-    working = asyncio.create_task(work)
-    watching = asyncio.create_task(disconnected(request.receive))
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+async def _next(deltas: AsyncIterator[Delta]) -> Delta:
+    return await anext(deltas)
 
 
-class _Events(Response):
+async def _events(
+    prompts: Prompts, first: Delta, rest: AsyncIterator[Delta], path: str
+) -> AsyncIterator[bytes]:
     """Server-sent events; an error after the first one is an event, too."""
+    form, has_usage = prompts.form, prompts.request.has_usage
 
-    media_type = "text/event-stream"
+    def events(delta: Delta) -> bytes:
+        return b"".join(map(event, form.chunks(delta, has_usage=has_usage)))
 
-    def __init__(self, prompts: Prompts, first: Delta, rest: AsyncIterator[Delta]) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(None, 200, headers)
-        del self.headers["content-length"]
-        self._form, self._has_usage = prompts.form, prompts.request.has_usage
-        self._first, self._rest = first, rest
-
-    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        with contextlib.suppress(ClientDisconnect):
-            async for body in self._bodies(scope):
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _bodies(self, scope: Scope) -> AsyncIterator[bytes]:
-        try:
-            yield self._events(self._first)
-            async for delta in self._rest:
-                yield self._events(delta)
-            if self._has_usage:
-                yield event(self._form.usage_chunk())
-        except RequestError as error:
-            yield event(_error(error))
-        except ClientDisconnect:
-            raise
-        except Exception:
-            _LOG.exception("%s", shown(scope["path"]))
-            yield event(_error(RequestError("internal error; see the server's log", 500)))
-        yield DONE
-
-    def _events(self, delta: Delta) -> bytes:
-        return b"".join(map(event, self._form.chunks(delta, has_usage=self._has_usage)))
+    try:
+        yield events(first)
+        async for delta in rest:
+            yield events(delta)
+        if has_usage:
+            yield event(form.usage_chunk())
+    except RequestError as error:
+        yield event(_error(error))
+    except Exception:
+        _LOG.exception("%s", shown(path))
+        yield event(_error(RequestError("internal error; see the server's log", 500)))
+    yield DONE

@@ -75,8 +75,7 @@ class LanguageModel(TextModel):
         answers = Answers(self.worker, [job])
         try:
             answers.submit()
-            async for _ in answers:
-                pass
+            await answers.all()
         finally:
             await answers.release()
         assert job.running is not None

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from jaxdelegate.serve import bodies
 from jaxdelegate.serve.clients import Client, RequestError, shown
-from jaxdelegate.serve.endpoints import Endpoint, Pieces, client_of, json_response, route
+from jaxdelegate.serve.endpoints import Endpoint, client_of, in_pieces, json_response, route
 from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.memory_budgets import SMALL, Budgets
 from jaxdelegate.serve.service import Service
@@ -135,7 +135,7 @@ class _Api:
             headers[bodies.HEADER_LENGTH] = str(length)
         kind = "application/json" if length is None else "application/octet-stream"
         if is_large:
-            return Pieces(pieces, headers, kind)
+            return in_pieces(pieces, headers, kind)
         return Response(b"".join(pieces), 200, headers, kind)
 
     async def _decoded(
