@@ -19,7 +19,6 @@ class Limits:
         body_timeout_s: seconds to receive an HTTP body; 0: no limit.
         max_held_bytes: of all HTTP request bodies in memory at a time, and of all responses; three
             times as much for all results. Requests beyond it wait. A single one may exceed it.
-
         allowed_origins: of web pages whose requests are accepted, besides pages of this server, for
             example `https://chat.example.com`; `*`: all.
         allowed_hosts: names of this server besides localhost, for clients on the same machine and
@@ -36,13 +35,9 @@ class Limits:
     allowed_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_request_bytes < 1:
-            raise OptionError(f"max_request_bytes: must be >= 1, got {self.max_request_bytes}")
-        if self.max_held_bytes < 1:
-            raise OptionError(f"max_held_bytes: must be >= 1, got {self.max_held_bytes}")
-        if not self.body_timeout_s >= 0:  # refuses NaN, too
-            raise OptionError(f"body_timeout_s: must be >= 0, got {self.body_timeout_s}")
-
+        for name, least in (("max_request_bytes", 1), ("max_held_bytes", 1), ("body_timeout_s", 0)):
+            if not getattr(self, name) >= least:  # refuses NaN, too
+                raise OptionError(f"{name}: must be >= {least}, got {getattr(self, name)}")
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 expected = "expected https://name, https://name:port, null or *"

@@ -9,7 +9,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from jaxdelegate.optional import install
@@ -172,9 +172,14 @@ class Recorder:
 
 
 class ModelRecorder(Recorder):
-    """Collects the metrics of a model of tensors, or a text encoder."""
+    """Collects the metrics of a model of tensors, or a text encoder.
+
+    Attributes:
+        count_programs: how many were compiled, and how many were read from the cache.
+    """
 
     names = _TRITON
+    count_programs: Callable[[], tuple[int, int]] = staticmethod(lambda: (0, 0))
 
     def executed(self, execution: Execution) -> None:
         times = execution.times
@@ -201,10 +206,9 @@ class ModelRecorder(Recorder):
             self._count(reason)
             self._failed_s += seconds
 
-    def programs(self, compiled: int, hits: int) -> None:
-        """Programs that were compiled, and read from the cache, since the last call."""
-        with self._lock:
-            self._add(compile_count=compiled, cache_hit_count=hits)
+    def read(self) -> Reading:
+        self._values["compile_count"], self._values["cache_hit_count"] = self.count_programs()
+        return super().read()
 
 
 class TextRecorder(Recorder):

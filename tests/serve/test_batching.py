@@ -13,7 +13,7 @@ from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.decisions import Costs, Decision, compiled_sizes, decide
 from jaxdelegate.serve.metrics import ModelRecorder, RunTimes
 from jaxdelegate.serve.settings import ServeSettings
-from jaxdelegate.serve.v2.graph_runner import delegate_for
+from jaxdelegate.serve.v2.graph_runner import delegates_for
 
 # Seconds of a run: a batch of 8 takes twice as long as a single item, or eight times as long.
 GAINS = Costs({1: 1.0, 2: 1.1, 4: 1.4, 8: 2.0})
@@ -40,8 +40,7 @@ def test_compiled_sizes(most: int, sizes: tuple[int, ...]) -> None:
 
 
 def test_batches_of_many_sizes_are_no_reason_to_warn() -> None:
-    delegate = delegate_for(ServeSettings(max_batch_size=64))
-    assert delegate is not None
+    (delegate,) = delegates_for(ServeSettings(max_batch_size=64))
     assert delegate.compiler.varying_shapes is None
 
 

@@ -30,7 +30,7 @@ def test_each_model_has_separate_metrics() -> None:
     one.failed("TIMEOUT", 0.25)
     one.set("inference_pending_request_count", 7)
     two.set("session_count", 4)
-    two.programs(2, 3)
+    two.count_programs = lambda: (2, 3)
     found = samples(metrics)
     own = {name[0]: value for name, value in found.items() if "one" in name}
     assert own == {

@@ -36,36 +36,31 @@ class RuntimeStates:
 
 
 class CountingDelegate(JaxDelegate):
-    _reported = _loaded = 0
-
     def make_compiler(self, options: DelegateOptions) -> Compiler:
         """Its compiler, which does not warn of batches of many sizes: they are served."""
         compiler = super().make_compiler(options)
         compiler.varying_shapes = None
         return compiler
 
-    def new_programs(self) -> tuple[int, int]:
-        """How many were compiled, and how many loaded from the cache, since the last call."""
-        count = self.compiler.compiled
+    def count_programs(self) -> tuple[int, int]:
+        """How many were compiled, and how many loaded from the cache."""
         loaded = 0 if self.programs is None else self.programs.statistics.loaded
-        new = count - self._reported, loaded - self._loaded
-        self._reported, self._loaded = count, loaded
-        return new
+        return self.compiler.compiled, loaded
 
 
-def delegate_for(settings: ServeSettings) -> CountingDelegate | None:
-    """The delegate that runs a model; None: the numpy reference runs it.
+def delegates_for(settings: ServeSettings) -> list[CountingDelegate]:
+    """The delegate that runs a model; none: the numpy reference runs it.
 
     `rebatch` is on unless the user turns it off: it proves that a graph computes the items of a
     batch independently, and otherwise runs them one by one.
     """
     if not settings.use_delegate:
-        return None
+        return []
     defaults: dict[str, Any] = {}
     if settings.max_batch_size > 1:
         sizes = len(compiled_sizes(settings.max_batch_size))
         defaults = {"rebatch": True, "max_programs": _PROGRAMS * sizes}
-    return CountingDelegate({**defaults, **settings.delegate_options})
+    return [CountingDelegate({**defaults, **settings.delegate_options})]
 
 
 class GraphRunner:
@@ -79,7 +74,6 @@ class GraphRunner:
         self._why_single = _why_single(graph, opened, settings, states)
         self._set_costs({1: 1.0})
         self._programs: dict[int, BatchProgram] = {}
-        self.has_new_programs = False
         self._set_batched(self._why_single is None)
 
     def _set_costs(self, seconds: Mapping[int, float]) -> None:
@@ -191,7 +185,7 @@ class GraphRunner:
         program = self._programs[self.costs.padded(rows)]
         whole = shapes if program.size is None else tuple((program.size, *s) for s in shapes)
         try:
-            self.has_new_programs |= program.prepare(whole)
+            program.prepare(whole)
         except DeviceMemoryError:
             raise
         except JaxDelegateError as error:

@@ -15,7 +15,7 @@ from jaxdelegate.serve.clients import Client, RequestError
 from jaxdelegate.serve.metrics import ModelRecorder, RunTimes
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2 import sessions
-from jaxdelegate.serve.v2.graph_runner import GraphRunner, RuntimeStates, delegate_for
+from jaxdelegate.serve.v2.graph_runner import GraphRunner, RuntimeStates, delegates_for
 from jaxdelegate.serve.v2.programs import Arrays, Shapes
 from jaxdelegate.serve.v2.requests import InferRequest, Parameter, TensorMetadata
 from jaxdelegate.serve.v2.signatures import served_graphs, state_use
@@ -46,8 +46,9 @@ class ServedFile:
     ) -> None:
         """Read the file without starting a thread, so that the process may fork."""
         self.settings, self.recorder = settings, recorder
-        self._delegate = delegate_for(settings)
-        delegates = [] if self._delegate is None else [self._delegate]
+        delegates = delegates_for(settings)
+        for delegate in delegates:
+            recorder.count_programs = delegate.count_programs
         limits = Limits.of(None, None)
         self._open = OpenModel.of(open_source(path), delegates, preserve=False, limits=limits)
         states = state_use(self._open.model)
@@ -77,30 +78,22 @@ class ServedFile:
             self._sessions = sessions.Sessions(self._states(), self.settings)
         for runner in self.runners:
             runner.warm_up(name)
-        self._count_programs()
 
     def _run(self, items: Sequence[_Item]) -> _Results:
         """All items are for one graph and have the same shapes."""
-        first = items[0]
+        first, inputs = items[0], [item.inputs for item in items]
+        rows = sum(item.rows for item in items)
         if self._sessions is None:
-            return self._computed(first.runner, items)
+            return first.runner.prepare(first.shapes, rows).run(inputs)
         states = self._sessions.states(first.step, first.client)
-        program = first.runner.prepare(first.shapes, sum(item.rows for item in items))
+        program = first.runner.prepare(first.shapes, rows)
         self._set_states(states)  # after preparing, which may reset states
         if first.step.id is None:
             program.host.set_states({})
-            return self._computed(first.runner, items)
-        results = self._computed(first.runner, items)
+            return program.run(inputs)
+        results = program.run(inputs)
         self._sessions.keep(first.step, self._states(), first.client)
         self.recorder.set("session_count", len(self._sessions))
-        return results
-
-    def _computed(self, runner: GraphRunner, items: Sequence[_Item]) -> _Results:
-        rows = sum(item.rows for item in items)
-        results = runner.prepare(items[0].shapes, rows).run([item.inputs for item in items])
-        if runner.has_new_programs:
-            runner.has_new_programs = False
-            self._count_programs()
         return results
 
     def _states(self) -> RuntimeStates:
@@ -112,10 +105,6 @@ class ServedFile:
         self._open.store.set_states(states.store)
         for runner, own in zip(self.runners, states.hosts, strict=True):
             runner.host.set_states(own)
-
-    def _count_programs(self) -> None:
-        if self._delegate is not None:
-            self.recorder.programs(*self._delegate.new_programs())
 
 
 class ServedModel:

@@ -48,13 +48,10 @@ class BatchProgram:
             for name, buffer in zip(self._graph.inputs, self._buffers, strict=True)
         }
 
-    def prepare(self, shapes: Shapes) -> bool:
-        """Plan and compile for these input shapes, and allocate input buffers of zeros.
-
-        False: that was done before.
-        """
+    def prepare(self, shapes: Shapes) -> None:
+        """Plan and compile for these input shapes, and allocate input buffers of zeros."""
         if shapes == self._shapes:
-            return False
+            return
         self._shapes = None  # if it fails, the next run prepares again
         indices = [tensor.index for tensor in self._graph.inputs.values()]
         for index, shape in zip(indices, shapes, strict=True):
@@ -65,7 +62,6 @@ class BatchProgram:
             for index, shape in zip(indices, shapes, strict=True)
         ]
         self._filled, self._shapes = 0, shapes
-        return True
 
     def run(self, requests: Sequence[Arrays]) -> tuple[list[Arrays], RunTimes]:
         """Run requests, after `prepare`: items of the same shapes, together at most `size`.
