@@ -190,9 +190,9 @@ class Batcher(Worker, Generic[T, R]):
     def _finish(self, batch: Sequence[_Entry[T, R]]) -> None:
         """Pass results to each event loop."""
         for loop in {entry.loop for entry in batch}:
-            own = [entry for entry in batch if entry.loop is loop]
+            entries = [entry for entry in batch if entry.loop is loop]
             with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
-                loop.call_soon_threadsafe(_deliver, own)
+                loop.call_soon_threadsafe(_deliver, entries)
 
     def _refuse_queue(self, error: RequestError) -> None:
         with self._change:

@@ -100,10 +100,10 @@ def _decompressed(body: Buffer, encoding: str, limits: Limits) -> bytes:
     """Decompression stops one byte beyond the limit."""
     stream = zlib.decompressobj(_WINDOWS[encoding])
     try:
-        found = stream.decompress(body, limits.max_request_bytes + 1)
+        content = stream.decompress(body, limits.max_request_bytes + 1)
     except zlib.error as error:
         raise RequestError(f"Content-Encoding: the body is not {encoding}: {error}") from None
-    if len(found) > limits.max_request_bytes:
+    if len(content) > limits.max_request_bytes:
         raise _too_large("more, decompressed", limits)
     if not stream.eof:
         raise RequestError(f"Content-Encoding: the {encoding} data of the body is truncated")
@@ -111,7 +111,7 @@ def _decompressed(body: Buffer, encoding: str, limits: Limits) -> bytes:
         raise RequestError(
             f"Content-Encoding: {len(stream.unused_data)} bytes follow the {encoding} data"
         )
-    return found
+    return content
 
 
 async def compressed(

@@ -39,10 +39,10 @@ def _check_host(request: Request, limits: Limits) -> None:
 
 def _check_origin(origin: str | None, host: str) -> None:
     try:
-        own = urlsplit(origin or "").netloc
+        origin_host = urlsplit(origin or "").netloc
     except ValueError:
-        own = ""
-    if not host or str(own).lower() != host.lower():
+        origin_host = ""
+    if not host or str(origin_host).lower() != host.lower():
         raise RequestError(
             f"Origin: {shown(origin)} may not use this server; if its pages should, start the "
             f"server with --allowed_origins={shown(origin)[1:-1]}",

@@ -81,18 +81,18 @@ def decide(waiting: Sequence[Waiting], now: float, max_delay_s: float) -> Decisi
 
 def _fitting(waiting: Sequence[Waiting], key: Hashable, max_rows: int) -> tuple[int, ...]:
     """The requests with a key that fit into one batch; none overtakes another with its key."""
-    found: list[int] = []
+    positions: list[int] = []
     rows = 0
     for position, request in enumerate(waiting):
         if request.key != key:
             continue
         rows += request.rows
-        if rows > max_rows and found:
+        if rows > max_rows and positions:
             break
-        found.append(position)
+        positions.append(position)
         if rows >= max_rows:
             break
-    return tuple(found)
+    return tuple(positions)
 
 
 def _count(waiting: Sequence[Waiting], fitting: Sequence[int], costs: Costs) -> int:

@@ -22,7 +22,7 @@ def parsed_object(text: Buffer, position_of: Callable[[int], int] = int) -> dict
         position_of: where a position in the text is in the body, for messages.
     """
     try:
-        found = read(text)
+        value = read(text)
     except RecursionError:
         raise RequestError("the JSON of the request is nested too deeply") from None
     except UnicodeDecodeError as error:
@@ -36,9 +36,9 @@ def parsed_object(text: Buffer, position_of: Callable[[int], int] = int) -> dict
         raise
     except ValueError:  # Python limits the digits of integers
         raise RequestError("the JSON of the request has an integer of too many digits") from None
-    if not isinstance(found, dict):
-        raise RequestError(f"the JSON of the request: expected an object, got {shown(found)}")
-    return found
+    if not isinstance(value, dict):
+        raise RequestError(f"the JSON of the request: expected an object, got {shown(value)}")
+    return value
 
 
 def read(text: Buffer | memoryview) -> Any:
@@ -47,11 +47,11 @@ def read(text: Buffer | memoryview) -> Any:
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         counts = collections.Counter(name for name, _ in pairs)
         raise duplicate_field(next(name for name, count in counts.items() if count > 1))
-    return found
+    return fields
 
 
 def duplicate_field(name: str) -> RequestError:

@@ -272,13 +272,13 @@ class Metrics:
         for kind, texts in kinds.items() if read else ():
             for name, text in texts.items():
                 family = self._family(kind, names, name, text)
-                for labels, own in read.items():
-                    family.add_metric(labels, *own.samples(name))
+                for labels, reading in read.items():
+                    family.add_metric(labels, *reading.samples(name))
                 yield family
         if read:
             family = self._family("Counter", names, *names.reasons)
-            for labels, own in read.items():
-                for reason, count in own.reasons.items():
+            for labels, reading in read.items():
+                for reason, count in reading.reasons.items():
                     family.add_metric((*labels, reason), count)
             yield family
 

@@ -102,11 +102,11 @@ class Server:
         """Run gRPC and wait for models while the event loop runs."""
         host, port, *_ = self._listener.getsockname()
         self._say(f"listening on http://{_shown(host)}:{port}")  # signal handlers are installed now
-        async with contextlib.AsyncExitStack() as ends:
-            ends.push_async_callback(self._served.close)
+        async with contextlib.AsyncExitStack() as exits:
+            exits.push_async_callback(self._served.close)
             self._served.start()
             try:
-                await self._start_grpc(ends)
+                await self._start_grpc(exits)
             except (ImportError, OSError) as error:
                 self._fail(error)
             waiting = asyncio.create_task(self._wait_for_models())
@@ -114,13 +114,13 @@ class Server:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
-    async def _start_grpc(self, ends: contextlib.AsyncExitStack) -> None:
+    async def _start_grpc(self, exits: contextlib.AsyncExitStack) -> None:
         if self._grpc_port is None:
             return
         from jaxdelegate.serve.v2 import grpc_server  # noqa: PLC0415 (takes half a second)
 
         server, port = await grpc_server.start(self._served, self._host, self._grpc_port)
-        ends.push_async_callback(server.stop, self._served.limits.body_timeout_s or None)
+        exits.push_async_callback(server.stop, self._served.limits.body_timeout_s or None)
         self._say(f"listening on grpc://{_shown(self._host)}:{port}")
 
     async def _wait_for_models(self) -> None:

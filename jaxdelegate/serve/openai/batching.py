@@ -116,15 +116,15 @@ class TextBatcher(Worker):
 
     def _displaced(self, jobs: Sequence[Job]) -> list[Job]:
         """What leaves a full queue, so that who has much in it does not shut out the others."""
-        found: list[Job] = []
+        displaced: list[Job] = []
         while len(self._queue) + len(self._jobs) + len(jobs) > self.most:
             job = self._queue.displaced_by(jobs[0].client, len(jobs))
             if job is None:
-                self._queue.add(reversed(found))
+                self._queue.add(reversed(displaced))
                 raise self._full()
             self._queue.remove(job)
-            found.append(job)
-        return found
+            displaced.append(job)
+        return displaced
 
     def _full(self) -> RequestError:
         waiting = len(self._queue)

@@ -45,15 +45,15 @@ class FairQueue(Generic[T]):
 
     def take(self, may_go: Callable[[T], bool]) -> T | None:
         """Remove the next item of those that may go; None: none of the first ones may."""
-        found = next((item for item in self._first(_LOOKED_AT) if may_go(item)), None)
-        if found is not None:
-            self.remove(found)
-            address, key = found.client
+        taken = next((item for item in self._first(_LOOKED_AT) if may_go(item)), None)
+        if taken is not None:
+            self.remove(taken)
+            address, key = taken.client
             if address in self._waiting:
                 self._waiting.move_to_end(address)
                 if key in self._waiting[address]:
                     self._waiting[address].move_to_end(key)
-        return found
+        return taken
 
     def remove(self, item: T) -> bool:
         """Remove an item; False: it does not wait."""
@@ -79,13 +79,13 @@ class FairQueue(Generic[T]):
         largest = max(sizes, key=sizes.__getitem__, default="")
         if sizes.get(largest, 0) > sizes.get(client.address, 0) + count:
             return max(self._waiting[largest].values(), key=len)[-1]
-        own = self._waiting.get(client.address, _Keys[T]())
-        most = max(own.values(), key=len, default=collections.deque[T]())
-        return most[-1] if len(most) > len(own.get(client.key, ())) + count else None
+        keys = self._waiting.get(client.address, _Keys[T]())
+        most = max(keys.values(), key=len, default=collections.deque[T]())
+        return most[-1] if len(most) > len(keys.get(client.key, ())) + count else None
 
     def clear(self) -> list[T]:
         """Remove and return all items."""
-        found = list(self._first())
+        items = list(self._first())
         self._waiting.clear()
         self._count = 0
-        return found
+        return items

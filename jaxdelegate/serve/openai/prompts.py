@@ -81,11 +81,11 @@ class Prompts:
 
     def _job(self, index: int, ids: list[int], client: Client) -> Job:
         engine, request = self.model.engine, self.request
-        own = request.sampling
-        sampler = own.sampler(engine.text.sampling_params().sampler, engine.graph.vocabulary, index)
+        sampling, declared = request.sampling, engine.text.sampling_params().sampler
+        sampler = sampling.sampler(declared, engine.graph.vocabulary, index)
         penalties = RepetitionPenaltyConfig(
-            presence_penalty=own.presence_penalty or None,
-            frequency_penalty=own.frequency_penalty or None,
+            presence_penalty=sampling.presence_penalty or None,
+            frequency_penalty=sampling.frequency_penalty or None,
         )
         params = engine.text.sampling_params(sampler, penalties)
         limit = output_limit(request.max_tokens)
@@ -116,9 +116,9 @@ class Texts:
     def response(self, rows: Sequence[np.ndarray]) -> Response:
         """The response with these embeddings, not normalized yet. It takes long for many."""
         options = EmbeddingOptions(output_size=self._request.size)
-        found = [normalized(row, options).astype(np.float32) for row in rows]
+        vectors = [normalized(row, options).astype(np.float32) for row in rows]
         tokens, is_packed = sum(map(len, self.ids)), self._request.is_packed
-        return json_response(embeddings(self.model.name, tokens, found, is_packed=is_packed))
+        return json_response(embeddings(self.model.name, tokens, vectors, is_packed=is_packed))
 
 
 def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> None:

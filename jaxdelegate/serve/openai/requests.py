@@ -275,14 +275,14 @@ def embedding_request(body: Buffer) -> EmbeddingRequest:
 def chat_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/chat/completions. An ApiError, or a RequestError of invalid JSON."""
     fields = _checked(body, _CHAT, {"messages"})
-    given = {n: fields[n] for n in ("max_completion_tokens", "max_tokens") if n in fields}
-    if len(set(given.values())) > 1:
-        raise ApiError("give one of them, or the same number", param=" and ".join(given))
+    limits = {n: fields[n] for n in ("max_completion_tokens", "max_tokens") if n in fields}
+    if len(set(limits.values())) > 1:
+        raise ApiError("give one of them, or the same number", param=" and ".join(limits))
     return _text_request(
         fields,
         messages=[_message(m, f"messages[{i}]") for i, m in enumerate(fields["messages"])],
         context=fields.get("chat_template_kwargs", {}),
-        max_tokens=next(iter(given.values()), None),
+        max_tokens=next(iter(limits.values()), None),
         has_scores=fields.get("logprobs", False),
         schema=_schema(fields.get("response_format", {"type": "text"})),
     )
@@ -326,7 +326,7 @@ def _checked(
     return fields
 
 
-def _text_request(fields: Mapping[str, Any], **own: Any) -> TextRequest:
+def _text_request(fields: Mapping[str, Any], **more: Any) -> TextRequest:
     """The request with the fields that both endpoints have."""
     stops, top_k = fields.get("stop", ()), fields.get("top_k")
     is_stream, options = fields.get("stream", False), fields.get("stream_options")
@@ -348,7 +348,7 @@ def _text_request(fields: Mapping[str, Any], **own: Any) -> TextRequest:
         ),
         is_stream=is_stream,
         has_usage=_check(_FLAG, has_usage, "stream_options.include_usage"),
-        **own,
+        **more,
     )
 
 
@@ -374,11 +374,11 @@ def _schema(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
     kind = _check(_FORMAT, response_format.get("type"), "response_format.type")
     if kind != "json_schema":
         return {"type": "object"} if kind == "json_object" else None
-    given = _check(_OBJECT, response_format.get("json_schema"), "response_format.json_schema")
-    if given.get("schema") is None:
+    named = _check(_OBJECT, response_format.get("json_schema"), "response_format.json_schema")
+    if named.get("schema") is None:
         return {}  # any JSON matches
-    found: dict[str, Any] = _check(_OBJECT, given["schema"], "response_format.json_schema.schema")
-    return found
+    schema: dict[str, Any] = _check(_OBJECT, named["schema"], "response_format.json_schema.schema")
+    return schema
 
 
 def _check_texts(fields: Mapping[str, Any]) -> None:
@@ -429,11 +429,11 @@ def _message(message: Any, where: str) -> dict[str, Any]:
                 f"not supported, got {shown(value)}", param=f"{where}.{shown(name)[1:-1]}"
             )
     parts = _parts(message.get("content"), role, f"{where}.content")
-    found = {"role": _ROLES[role], "content": [{"type": "text", "text": text} for text in parts]}
+    checked = {"role": _ROLES[role], "content": [{"type": "text", "text": text} for text in parts]}
     for name in ("name", "reasoning_content"):
         if (text := message.get(name)) is not None:
-            found[name] = _check(_STRING, text, f"{where}.{name}")
-    return found
+            checked[name] = _check(_STRING, text, f"{where}.{name}")
+    return checked
 
 
 def _parts(content: Any, role: str, where: str) -> list[str]:

@@ -88,14 +88,14 @@ class Form(abc.ABC):
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         """The response with all deltas of all sequences."""
-        own: dict[int, list[Delta]] = {}
+        by_index: dict[int, list[Delta]] = {}
         for delta in deltas:
             self.usage.add(delta)
-            own.setdefault(delta.index, []).append(delta)
+            by_index.setdefault(delta.index, []).append(delta)
         choices = []
-        for index in sorted(own):
-            parts = [part for delta in own[index] for part in delta.parts]
-            choices.append(self.choice(index, parts, own[index][-1].finish_reason))
+        for index in sorted(by_index):
+            parts = [part for delta in by_index[index] for part in delta.parts]
+            choices.append(self.choice(index, parts, by_index[index][-1].finish_reason))
         return {**self._head, "choices": choices, "usage": self.usage.json()}
 
     def chunks(self, delta: Delta, *, has_usage: bool) -> Iterator[dict[str, Any]]:
@@ -165,12 +165,12 @@ class ChatForm(Form):
 
     def _texts(self, index: int, parts: Sequence[Part], *, is_last: bool) -> dict[str, str]:
         """The answer's and the reasoning's new text; what channels say is reasoning."""
-        reader, found = self._readers[index], dict[str, str]()
+        reader, texts = self._readers[index], dict[str, str]()
         pieces = [*reader.add("".join(part.text for part in parts))]
         for channel, text in (*pieces, *(reader.end() if is_last else ())):
             name = "content" if channel is None else _REASONING
-            found[name] = found.get(name, "") + text
-        return found
+            texts[name] = texts.get(name, "") + text
+        return texts
 
     def _logprobs(self, parts: Sequence[Part]) -> dict[str, Any] | None:
         if not self._has_scores:

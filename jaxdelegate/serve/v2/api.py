@@ -39,7 +39,7 @@ _UNSUPPORTED = {
 def routes(served: Service, budgets: Budgets) -> list[Route]:
     """The routes of the protocol."""
     api = _Api(served, budgets)
-    found = [
+    all_routes = [
         route("/v2", api.server),
         route("/v2/health/live", api.live),
         route("/v2/health/ready", api.ready),
@@ -47,14 +47,14 @@ def routes(served: Service, budgets: Budgets) -> list[Route]:
         route("/v2/models/stats", api.all_statistics),
     ]
     for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        found += [
+        all_routes += [
             route(path, api.model),
             route(path + "/ready", api.model_ready),
             route(path + "/config", api.configuration),
             route(path + "/stats", api.statistics),
             route(path + "/infer", api.infer, "POST"),
         ]
-    return found + [
+    return all_routes + [
         route(path, _unsupported(what), "GET", "POST") for path, what in _UNSUPPORTED.items()
     ]
 

@@ -100,8 +100,10 @@ def _scheduler(model: ServedModel) -> dict[str, Any]:
 
 def statistics(models: Sequence[ServedModel]) -> dict[str, Any]:
     """A `ModelStatisticsResponse`. A file's signatures share metrics, under the first's name."""
-    own = {id(model.recorder): model for model in reversed(models)}
-    return {"model_stats": [_statistics(m, m.recorder.read()) for m in reversed(own.values())]}
+    by_recorder = {id(model.recorder): model for model in reversed(models)}
+    return {
+        "model_stats": [_statistics(m, m.recorder.read()) for m in reversed(by_recorder.values())]
+    }
 
 
 def _statistics(model: ServedModel, read: Reading) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class ListText:
         return 0 if blank is not None else self.commas + 1
 
     def read(self) -> list[Any]:
-        found: list[Any] = read(memoryview(self.body)[self.start : self.end])
-        return found
+        values: list[Any] = read(memoryview(self.body)[self.start : self.end])
+        return values
 
     def flat(self) -> Iterator[list[Any]]:
         """The elements of a flat list without strings, in parts."""
@@ -143,14 +143,14 @@ class _Outline:
         self._starts: list[tuple[int, int]] = []  # of each part, in the text and in the body
         at = 0
         while True:
-            found = _DATA.search(body, at, min(end, at + MAX_OUTLINE + 1))
-            self._add(body, at, end if found is None else found.start() + 1)
-            if found is None:
+            match = _DATA.search(body, at, min(end, at + MAX_OUTLINE + 1))
+            self._add(body, at, end if match is None else match.start() + 1)
+            if match is None:
                 return
-            listed = _list_at(body, found.end(), end, has_texts)
+            listed = _list_at(body, match.end(), end, has_texts)
             if isinstance(listed, int):  # no other list starts before this position
                 at = listed
-                self._add(body, found.start() + 1, at)
+                self._add(body, match.start() + 1, at)
             else:
                 self.text += b'"data\\u0000":%d' % len(self.lists)
                 self.lists.append(listed)
@@ -205,8 +205,8 @@ def _count(mark: bytes, body: Buffer, at: int, end: int) -> int:
 
 def _after(pattern: re.Pattern[bytes], body: Buffer, at: int, end: int) -> int:
     """The end of the longest match of a pattern."""
-    while found := pattern.match(body, at, stop := min(end, at + _STEP)):
-        at = found.end()
+    while match := pattern.match(body, at, stop := min(end, at + _STEP)):
+        at = match.end()
         if at < stop - 1:  # otherwise a pair of characters may have been split
             break
     return at

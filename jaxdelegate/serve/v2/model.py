@@ -103,8 +103,8 @@ class ServedFile:
 
     def _set_states(self, states: RuntimeStates) -> None:
         self._open.store.set_states(states.store)
-        for runner, own in zip(self.runners, states.hosts, strict=True):
-            runner.host.set_states(own)
+        for runner, host_states in zip(self.runners, states.hosts, strict=True):
+            runner.host.set_states(host_states)
 
 
 class ServedModel:
@@ -154,12 +154,14 @@ class ServedModel:
 
 def _timeout_s(parameters: Mapping[str, Parameter], most: float) -> float:
     """Seconds that a request may take: its parameter `timeout`, at most the server's limit."""
-    given = parameters.get("timeout")
-    if given is None:
+    sent_us = parameters.get("timeout")
+    if sent_us is None:
         return most
-    if not isinstance(given, int) or given <= 0:
-        raise RequestError(f"timeout: expected a positive integer, in microseconds, got {given!r}")
-    return min(given * 1e-6, most) if most else given * 1e-6
+    if not isinstance(sent_us, int) or sent_us <= 0:
+        raise RequestError(
+            f"timeout: expected a positive integer, in microseconds, got {sent_us!r}"
+        )
+    return min(sent_us * 1e-6, most) if most else sent_us * 1e-6
 
 
 def open_model(

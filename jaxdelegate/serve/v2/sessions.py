@@ -44,10 +44,10 @@ def step_of(parameters: Mapping[str, Parameter]) -> Step:
 
 def check_stateless(parameters: Mapping[str, Parameter], model: str) -> None:
     """Refuse sequence parameters for a model without states."""
-    found = next((name for name in _KNOWN if name in parameters), None)
-    if found is not None:
+    name = next((name for name in _KNOWN if name in parameters), None)
+    if name is not None:
         raise RequestError(
-            f"{found}: {model} has no states, so its requests cannot form sequences; "
+            f"{name}: {model} has no states, so its requests cannot form sequences; "
             "remove the parameter"
         )
 

@@ -71,11 +71,11 @@ def _served(
     inputs: Mapping[str, int],
     outputs: Mapping[str, int],
 ) -> ServedGraph:
-    own = model.subgraphs[subgraph]
+    graph = model.subgraphs[subgraph]
     indices = [*inputs.values(), *outputs.values()]
-    shapes = shape_signatures(own, model.subgraphs, indices, limits)
+    shapes = shape_signatures(graph, model.subgraphs, indices, limits)
     described = {} if subgraph else tensor_descriptions(model)
-    ins, outs = ({name: own.tensors[i] for name, i in by.items()} for by in (inputs, outputs))
+    ins, outs = ({name: graph.tensors[i] for name, i in by.items()} for by in (inputs, outputs))
     return ServedGraph(key, subgraph, ins, outs, shapes, described)
 
 
@@ -123,10 +123,10 @@ def _named(subgraph: Subgraph, indices: Sequence[int]) -> dict[str, int]:
 
 def _parameters(described: TensorDescription) -> dict[str, Any]:
     scaling = described.normalization
-    found = {
+    parameters = {
         "content": described.content,
         "mean": [] if scaling is None else list(scaling.mean),
         "std": [] if scaling is None else list(scaling.std),
         "labels": list(described.labels),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in parameters.items() if value}

@@ -70,20 +70,20 @@ def declared(
         )
     wanted = inputs[name]
     what = f"input {shown(name)}"
-    given = DTYPES.get(datatype) if isinstance(datatype, str) else None
-    if given is None:
+    dtype = DTYPES.get(datatype) if isinstance(datatype, str) else None
+    if dtype is None:
         known = ", ".join(DTYPES)
         raise RequestError(f"{what}: datatype: expected one of {known}, got {shown(datatype)}")
-    if given != wanted.dtype:
+    if dtype != wanted.dtype:
         raise RequestError(
             f"{what}: datatype: the model has {name_of(wanted.dtype)}, got {shown(datatype)}"
         )
-    found = Declared(name, given, _checked_shape(what, wanted.shape, shape))
-    if given.kind == "O" and found.count > MAX_TEXTS:
+    tensor = Declared(name, dtype, _checked_shape(what, wanted.shape, shape))
+    if dtype.kind == "O" and tensor.count > MAX_TEXTS:
         raise RequestError(
-            f"{what}: shape: expected at most {MAX_TEXTS} elements of BYTES, got {found.count}"
+            f"{what}: shape: expected at most {MAX_TEXTS} elements of BYTES, got {tensor.count}"
         )
-    return found
+    return tensor
 
 
 def _checked_shape(what: str, wanted: tuple[int, ...], shape: object) -> tuple[int, ...]:
@@ -287,26 +287,26 @@ def split_bytes(data: memoryview, what: str, most: int = MAX_TEXTS) -> list[byte
 
     `what` is the tensor, for messages.
     """
-    found: list[bytes] = []
+    texts: list[bytes] = []
     start = 0
     while start < len(data):
-        if len(found) == most:
+        if len(texts) == most:
             raise RequestError(f"{what}: expected {most} elements of BYTES, got more")
         if len(data) - start < _LENGTH.size:
             raise RequestError(
-                f"{what}: the length of element {len(found)} of BYTES takes 4 bytes, but "
+                f"{what}: the length of element {len(texts)} of BYTES takes 4 bytes, but "
                 f"{len(data) - start} are left"
             )
         (length,) = _LENGTH.unpack_from(data, start)
         start += _LENGTH.size
         if length > len(data) - start:
             raise RequestError(
-                f"{what}: element {len(found)} of BYTES has the length {length}, but "
+                f"{what}: element {len(texts)} of BYTES has the length {length}, but "
                 f"{len(data) - start} bytes are left"
             )
-        found.append(bytes(data[start : start + length]))
+        texts.append(bytes(data[start : start + length]))
         start += length
-    return found
+    return texts
 
 
 def elements(array: np.ndarray) -> list[bytes]:
@@ -315,5 +315,5 @@ def elements(array: np.ndarray) -> list[bytes]:
 
 
 def joined_bytes(array: np.ndarray) -> bytes:
-    found = elements(array)
-    return b"".join(part for e in found for part in (_LENGTH.pack(len(e)), e))
+    texts = elements(array)
+    return b"".join(part for e in texts for part in (_LENGTH.pack(len(e)), e))
