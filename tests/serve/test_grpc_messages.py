@@ -72,7 +72,7 @@ def test_parameters_have_their_types() -> None:
         "priority": 2,
         "mine": 1.5,
     }
-    assert [o.name for o in decoded.outputs] == ["x"]
+    assert [*decoded.outputs] == ["x"]
 
 
 def twice(message: Any) -> None:

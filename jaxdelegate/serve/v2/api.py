@@ -123,7 +123,7 @@ class _Api:
         if expected > SMALL:
             await bodies.reserve(request, self._budgets.results, expected)
         results = await self._served.infer(model, asked)
-        sizes = [(results[o.name], o.is_binary) for o in asked.outputs]
+        sizes = [(results[name], is_binary) for name, is_binary in asked.outputs.items()]
         text = sum(array.size for array, is_binary in sizes if not is_binary) * _NUMBER_BYTES
         binary = sum(array.nbytes for array, is_binary in sizes if is_binary)
         is_large = text + binary > SMALL

@@ -134,8 +134,8 @@ def encode(request: InferRequest, model: ServedModel, results: Mapping[str, np.n
     response = service_pb2.ModelInferResponse(
         model_name=model.name, model_version=model.version, id=request.id
     )
-    for output in request.outputs:
-        array = results[output.name]
-        response.outputs.add(name=output.name, datatype=name_of(array.dtype), shape=array.shape)
+    for name in request.outputs:
+        array = results[name]
+        response.outputs.add(name=name, datatype=name_of(array.dtype), shape=array.shape)
         response.raw_output_contents.append(bytes(protocol.binary(array)))
     return response

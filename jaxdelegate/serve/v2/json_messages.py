@@ -128,18 +128,18 @@ def encode(
     if request.id:
         response["id"] = request.id
     texts = [f'{_without_brace(response)},"outputs":['.encode()]
-    for number, output in enumerate(request.outputs):
-        array = results[output.name]
+    for number, (name, is_binary) in enumerate(request.outputs.items()):
+        array = results[name]
         entry: dict[str, object] = {
-            "name": output.name,
+            "name": name,
             "datatype": name_of(array.dtype),
             "shape": array.shape,
         }
-        if output.is_binary:
+        if is_binary:
             chunks.append(protocol.binary(array))
             entry["parameters"] = {"binary_data_size": len(chunks[-1])}
         texts.append(f"{',' if number else ''}{_without_brace(entry)}".encode())
-        texts += [b"}"] if output.is_binary else [b',"data":[', *_listed(array), b"]}"]
+        texts += [b"}"] if is_binary else [b',"data":[', *_listed(array), b"]}"]
     texts.append(b"]}")
     return [*texts, *chunks], sum(map(len, texts)) if chunks else None
 

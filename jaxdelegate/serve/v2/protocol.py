@@ -11,7 +11,7 @@ import numpy as np
 from jaxdelegate.serve.clients import Client, RequestError, shown
 from jaxdelegate.serve.json_objects import Constant
 from jaxdelegate.serve.v2.model import ServedModel
-from jaxdelegate.serve.v2.requests import InferRequest, Parameter, RequestedOutput, TensorMetadata
+from jaxdelegate.serve.v2.requests import InferRequest, Parameter, TensorMetadata
 from jaxdelegate.serve.v2.tensors import Declared, declared, joined_bytes, name_of
 
 MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
@@ -115,8 +115,8 @@ def _inputs(
 
 def _outputs(
     entries: Iterable[tuple[object, object]], known: tuple[TensorMetadata, ...], all_binary: bool
-) -> tuple[RequestedOutput, ...]:
-    outputs: dict[str, RequestedOutput] = {}
+) -> dict[str, bool]:
+    outputs: dict[str, bool] = {}
     for name, parameters in entries:
         if not isinstance(name, str):
             raise RequestError(f"outputs: an output's name: expected a string, got {shown(name)}")
@@ -127,8 +127,8 @@ def _outputs(
         if name in outputs:
             raise RequestError(f"{where}: duplicate output")
         options = _object(parameters, f"{where}: parameters")
-        outputs[name] = RequestedOutput(name, _is_binary(where, options, all_binary))
-    return tuple(outputs.values()) or tuple(RequestedOutput(t.name, all_binary) for t in known)
+        outputs[name] = _is_binary(where, options, all_binary)
+    return outputs or {tensor.name: all_binary for tensor in known}
 
 
 def _is_binary(where: str, options: Mapping[str, Any], all_binary: bool) -> bool:

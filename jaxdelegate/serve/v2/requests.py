@@ -21,24 +21,16 @@ class TensorMetadata:
 
 
 @dataclasses.dataclass(frozen=True)
-class RequestedOutput:
-    """An output to return: one that the request names, or any output if it names none."""
-
-    name: str
-    is_binary: bool = False  # in JSON
-
-
-@dataclasses.dataclass(frozen=True)
 class InferRequest:
     """A request with each input of the model once, of the model's datatype and shape.
 
     Known parameters are `sequence_id` (not 0, not ""), `sequence_start`, `sequence_end` and
     `timeout` (microseconds). A model without states refuses sequences. The response has the `id`
-    and the `outputs`.
+    and the `outputs`: by name, whether they are binary data after the JSON.
     """
 
     inputs: Mapping[str, np.ndarray]
     parameters: Mapping[str, Parameter] = dataclasses.field(default_factory=dict)
     client: Client = NO_CLIENT
-    outputs: tuple[RequestedOutput, ...] = ()
+    outputs: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     id: str = ""
