@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from jaxdelegate.serve.clients import RequestError
 from jaxdelegate.serve.decisions import Costs, decide
-from jaxdelegate.serve.metrics import Execution, ModelRecorder, RunTimes
+from jaxdelegate.serve.metrics import ModelRecorder, RunTimes
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.worker import LOGGER, Worker, unexpected
 
@@ -178,13 +178,11 @@ class Batcher(Worker, Generic[T, R]):
         count, now = len(batch), time.monotonic()
         since = sum(entry.since for entry in batch)
         self._recorder.executed(
-            Execution(
-                requests=count,
-                rows=sum(entry.rows for entry in batch),
-                request_s=count * now - since,
-                queue_s=count * begin - since,
-                times=times,
-            )
+            requests=count,
+            rows=sum(entry.rows for entry in batch),
+            request_s=count * now - since,
+            queue_s=count * begin - since,
+            times=times,
         )
 
     def _finish(self, batch: Sequence[_Entry[T, R]]) -> None:

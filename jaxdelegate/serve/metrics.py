@@ -86,17 +86,6 @@ class RunTimes(NamedTuple):
     output_s: float = 0.0  # to split them by request
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Execution:
-    """One run of a model; seconds of requests are summed."""
-
-    requests: int
-    rows: int  # without padding
-    request_s: float  # from arrival to the response
-    queue_s: float  # from arrival to the start of the run
-    times: RunTimes
-
-
 @dataclasses.dataclass(slots=True)
 class Histogram:
     """How often values were in each range, and their sum."""
@@ -181,23 +170,33 @@ class ModelRecorder(Recorder):
     names = _TRITON
     count_programs: Callable[[], tuple[int, int]] = staticmethod(lambda: (0, 0))
 
-    def executed(self, execution: Execution) -> None:
-        times = execution.times
-        each = execution.requests * 1e6  # all of them waited for the run
+    def executed(
+        self, *, requests: int, rows: int, request_s: float, queue_s: float, times: RunTimes
+    ) -> None:
+        """One run of the model.
+
+        Args:
+            requests: that succeeded.
+            rows: their items, without padding.
+            request_s: seconds from arrival to the response, summed over requests.
+            queue_s: seconds from arrival to the start of the run, summed over requests.
+            times: of the run.
+        """
+        each = requests * 1e6  # all of them waited for the run
         with self._lock:
             self._add(
-                inference_request_success=execution.requests,
-                inference_count=execution.rows,
+                inference_request_success=requests,
+                inference_count=rows,
                 inference_exec_count=1,
-                inference_request_duration_us=execution.request_s * 1e6,
-                inference_queue_duration_us=execution.queue_s * 1e6,
+                inference_request_duration_us=request_s * 1e6,
+                inference_queue_duration_us=queue_s * 1e6,
                 inference_compute_input_duration_us=times.input_s * each,
                 inference_compute_infer_duration_us=times.infer_s * each,
                 inference_compute_output_duration_us=times.output_s * each,
             )
-            runs, before = self._batches.get(execution.rows, (0, RunTimes()))
+            runs, before = self._batches.get(rows, (0, RunTimes()))
             total = RunTimes(*(a + b for a, b in zip(before, times, strict=True)))
-            self._batches[execution.rows] = runs + 1, total
+            self._batches[rows] = runs + 1, total
             self._last_s = time.time()
 
     def failed(self, reason: str, seconds: float) -> None:

@@ -1,13 +1,19 @@
 """The response to a scrape."""
 
-import dataclasses
 import time
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from jaxdelegate.serve.metrics import Execution, Metrics, RunTimes
+from jaxdelegate.serve.metrics import Metrics, RunTimes
 
-RUN = Execution(3, 5, request_s=0.6, queue_s=0.3, times=RunTimes(0.1, 0.2, 0.05))
+RUN: dict[str, Any] = {
+    "requests": 3,
+    "rows": 5,
+    "request_s": 0.6,
+    "queue_s": 0.3,
+    "times": RunTimes(0.1, 0.2, 0.05),
+}
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -24,8 +30,8 @@ def test_each_model_has_separate_metrics() -> None:
     metrics = Metrics()
     one, two = metrics.recorder("one", "1"), metrics.recorder("two", "1")
     assert metrics.recorder("one", "1") is one
-    one.executed(RUN)
-    one.executed(RUN)
+    one.executed(**RUN)
+    one.executed(**RUN)
     one.failed("TIMEOUT", 0.25)
     one.failed("TIMEOUT", 0.25)
     one.set("inference_pending_request_count", 7)
@@ -57,9 +63,9 @@ def test_each_model_has_separate_metrics() -> None:
 def test_further_numbers_for_statistics() -> None:
     recorder = Metrics().recorder("net", "1")
     before = time.time()
-    recorder.executed(RUN)
-    recorder.executed(RUN)
-    recorder.executed(dataclasses.replace(RUN, requests=1, rows=1))
+    recorder.executed(**RUN)
+    recorder.executed(**RUN)
+    recorder.executed(**{**RUN, "requests": 1, "rows": 1})
     recorder.failed("TIMEOUT", 0.25)
     recorder.failed("CANCELED", 0.5)
     read = recorder.read()
@@ -68,13 +74,13 @@ def test_further_numbers_for_statistics() -> None:
     assert set(read.batches) == {1, 5}
     assert read.batches[1] == (1, RunTimes(0.1, 0.2, 0.05))
     assert read.batches[5] == (2, RunTimes(0.2, 0.4, 0.1))
-    recorder.executed(RUN)
+    recorder.executed(**RUN)
     assert read.batches[5][0] == 2  # a reading does not change later
 
 
 def test_counters_have_tritons_names() -> None:
     metrics = Metrics()
-    metrics.recorder("net", "1").executed(RUN)
+    metrics.recorder("net", "1").executed(**RUN)
     lines = metrics.text()[0].decode().splitlines()
     assert "# TYPE jaxdelegate_inference_request_success counter" in lines
     assert 'jaxdelegate_inference_request_success{model="net",version="1"} 3.0' in lines

@@ -5,7 +5,7 @@ from typing import Any
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
-from jaxdelegate.serve.metrics import Execution, RunTimes
+from jaxdelegate.serve.metrics import RunTimes
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2 import descriptions
 from tests.serve.fakes import Fake, echo, tensor
@@ -55,8 +55,8 @@ def test_statistics() -> None:
     one, other = echo("one", tensor("x", "f4", -1)), echo("other", tensor("x", "f4", -1))
     signature = echo("one:a", tensor("x", "f4", -1))
     signature.recorder = one.recorder
-    run = Execution(2, 3, request_s=0.6, queue_s=0.3, times=RunTimes(0.1, 0.2, 0.05))
-    one.recorder.executed(run)
+    times = RunTimes(0.1, 0.2, 0.05)
+    one.recorder.executed(requests=2, rows=3, request_s=0.6, queue_s=0.3, times=times)
     one.recorder.failed("TIMEOUT", 0.25)
     found = descriptions.statistics([one, signature, other])
     json_format.ParseDict(found, service_pb2.ModelStatisticsResponse())
