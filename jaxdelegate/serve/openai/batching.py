@@ -22,45 +22,27 @@ _SMOOTHING = 0.1  # of the mean time of an answer: the weight of the latest one
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
-    """What a sequence got.
+    """What a sequence got."""
 
-    Attributes:
-        index: of the sequence in its request.
-        parts: new tokens and their text.
-        finish_reason: "stop" or "length"; None: it goes on.
-        tokens: how many it has generated so far, those of a stop text included.
-        reused: how many tokens of the prompt the caches had.
-        error: why it has ended.
-    """
-
-    index: int
-    parts: Sequence[Part] = ()
-    finish_reason: str | None = None
-    tokens: int = 0
-    reused: int = 0
-    error: RequestError | None = None
+    index: int  # of the sequence in its request
+    parts: Sequence[Part] = ()  # new tokens and their text
+    finish_reason: str | None = None  # "stop" or "length"; None: it goes on
+    tokens: int = 0  # generated so far, those of a stop text included
+    reused: int = 0  # tokens of the prompt that the caches had
+    error: RequestError | None = None  # why it has ended
 
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """One sequence of a request.
+    """One sequence of a request."""
 
-    Attributes:
-        index: of the sequence in its request.
-        client: whose turn it is.
-        request: its prompt.
-        stream: turns its tokens into text.
-        deliver: passes what it gets to the client; called in the batcher's thread. A RuntimeError
-            says that no one waits for it.
-        is_cancelled: it ends before the next run.
-    """
-
-    index: int
-    client: Client
-    request: Request
-    stream: StoppedStream
+    index: int  # of the sequence in its request
+    client: Client  # whose turn it is
+    request: Request  # its prompt
+    stream: StoppedStream  # turns its tokens into text
+    # Called in the batcher's thread. A RuntimeError says that no one waits for the sequence.
     deliver: Callable[[Delta], None] = lambda _: None
-    is_cancelled: bool = False
+    is_cancelled: bool = False  # it ends before the next run
     since: float = 0.0  # by time.monotonic, like the next two
     joined_at: float = 0.0
     last_at: float = 0.0  # 0: it has no token

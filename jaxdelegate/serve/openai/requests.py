@@ -211,54 +211,31 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class TextRequest:
-    """A request for answers.
-
-    Attributes:
-        model: its name.
-        messages: of a chat, with text contents; None: `prompts`.
-        prompts: texts or lists of token ids.
-        context: variables of the chat template.
-        n: how many answers to each prompt.
-        max_tokens: of an answer; None: as many as fit.
-        stops: texts that end an answer.
-        sampling: how tokens are chosen.
-        has_scores: whether tokens have log probabilities.
-        is_stream: whether the answers are sent as they come.
-        has_usage: whether a stream ends with the usage.
-        schema: that answers match, JSON then; None: any text.
-        cache_salt: only requests with the same one share prefixes.
-    """
+    """A request for answers."""
 
     model: str
-    n: int
-    max_tokens: int | None
-    stops: tuple[str, ...]
+    n: int  # answers to each prompt
+    max_tokens: int | None  # of an answer; None: as many as fit
+    stops: tuple[str, ...]  # texts that end an answer
     sampling: Sampling
-    has_scores: bool
-    is_stream: bool
-    has_usage: bool
-    messages: Sequence[Mapping[str, Any]] | None = None
-    prompts: Sequence[str | list[int]] = ()
-    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    schema: Mapping[str, Any] | None = None
-    cache_salt: str = ""
+    has_scores: bool  # whether tokens have log probabilities
+    is_stream: bool  # whether the answers are sent as they come
+    has_usage: bool  # whether a stream ends with the usage
+    messages: Sequence[Mapping[str, Any]] | None = None  # of a chat; None: `prompts`
+    prompts: Sequence[str | list[int]] = ()  # texts, or lists of token ids
+    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the chat template
+    schema: Mapping[str, Any] | None = None  # that answers match, JSON then; None: any text
+    cache_salt: str = ""  # only requests with the same one share prefixes
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingRequest:
-    """A request for embeddings.
-
-    Attributes:
-        model: its name.
-        texts: or lists of token ids.
-        size: only the first elements of embeddings; None: all.
-        is_packed: whether they are base64 of float32.
-    """
+    """A request for embeddings."""
 
     model: str
-    texts: Sequence[str | list[int]]
-    size: int | None
-    is_packed: bool
+    texts: Sequence[str | list[int]]  # or token ids
+    size: int | None  # only the first elements of embeddings; None: all
+    is_packed: bool  # whether they are base64 of float32
 
 
 def embedding_request(body: Buffer) -> EmbeddingRequest:
