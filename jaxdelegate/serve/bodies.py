@@ -14,7 +14,7 @@ from jaxdelegate.serve.memory_budgets import BodyReservation, Budgets, ByteBudge
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _WINDOWS = {"gzip": 31, "deflate": 15}  # zlib's window bits; HTTP's deflate is zlib's format
-_MAX_RATIO = 1032  # of deflate
+_MAX_RATIO = 1032  # the most that deflate reaches
 _MAX_ACCEPTED = 1024  # characters of Accept-Encoding that are read
 _MIN_COMPRESSED = 1024  # bytes from which a response is compressed
 

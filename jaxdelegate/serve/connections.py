@@ -15,7 +15,7 @@ except ModuleNotFoundError as missing:
 
 from jaxdelegate.serve.limits import Limits
 
-MAX_HEADER_BYTES = 1 << 16  # of one request, including its URL, chunk headers and trailers
+MAX_HEADER_BYTES = 1 << 16  # in one request, including its URL, chunk headers and trailers
 MAX_HEADER_S = 30.0  # from the start of a connection or request to the end of the headers
 MAX_PIPELINED = 64  # requests that wait for an earlier response on the connection
 UNREAD_S = 30.0  # in which a client must read MIN_READ_BYTES of a response, or the rest
@@ -36,10 +36,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     limits = Limits()
 
-    # Of the current request: packets without the body, and with bytes outside any request; URL,
-    # headers and trailers; the body.
+    # Bytes of the current request: of its packets without the body, and outside any request; of its
+    # URL, headers and trailers; of the body.
     _other_bytes = _field_bytes = _body_bytes = 0
-    _new_bytes = 0  # of a packet in which no request has started
+    _new_bytes = 0  # in a packet in which no request has started
     _is_in_headers = True
     _is_receiving = False  # a request has started and not ended
     _deadline = math.inf  # for the next part to arrive

@@ -14,7 +14,7 @@ _OVERHEAD = 0.03
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    seconds: Mapping[int, float]  # of one run, by batch size
+    seconds: Mapping[int, float]  # what one run takes, by batch size
 
     @property
     def max_rows(self) -> int:
@@ -47,7 +47,7 @@ class Waiting(Protocol):
     key: Hashable  # only requests with the same key run together: signature and shapes
     rows: int  # its items
     since: float  # when it arrived, in seconds of a monotonic clock
-    costs: Costs  # of its signature
+    costs: Costs  # those of its signature
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,5 +55,5 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def duplicate_field(name: str) -> RequestError:
-    name = name.removesuffix("\0")  # of a list that was cut out of the text
+    name = name.removesuffix("\0")  # marks a list that was cut out of the text
     return RequestError(f"the JSON of the request has a duplicate field {shown(name)}")

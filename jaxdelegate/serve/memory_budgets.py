@@ -78,9 +78,9 @@ class Budgets:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         most, seconds = limits.max_held_bytes, limits.seconds
-        # Of requests, from their first byte until their response is sent.
+        # Requests count from their first byte until their response is sent.
         self.bodies = ByteBudget("requests", most, seconds)
-        # Of models, from the queue until the response is sent.
+        # Results count from the queue until the response is sent.
         self.results = ByteBudget("results", _RESULTS * most, seconds)
         self.responses = ByteBudget("responses", most, seconds)  # while they are sent
         self.incomplete: dict[Reservation, None] = {}  # still being received, oldest first

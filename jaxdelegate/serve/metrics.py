@@ -27,7 +27,7 @@ class _Names:
     """The metrics of one kind of model: help texts by name, without the prefix."""
 
     prefix: str
-    labels: tuple[str, ...]  # of the model
+    labels: tuple[str, ...]  # those of a model
     counters: Mapping[str, str]
     gauges: Mapping[str, str]
     reasons: tuple[str, str, str]  # the counter of requests by reason: name, help, label
@@ -109,11 +109,11 @@ class Histogram:
 class Reading:
     """The metrics of a model at one moment."""
 
-    values: Mapping[str, float]  # of counters and gauges
+    values: Mapping[str, float]  # counters and gauges
     reasons: Mapping[str, int]  # requests that failed, or sequences that ended
     histograms: Mapping[str, tuple[list[tuple[str, int]], float]]  # buckets and sum
     batches: Mapping[int, tuple[int, RunTimes]]  # runs and their times, by the number of items
-    failed_s: float  # of failed requests, from their arrival
+    failed_s: float  # sum over failed requests, from their arrival
     last_s: float  # end of the last run in seconds of Unix time; 0: none
 
     def samples(self, name: str) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ class Worker(abc.ABC):
         self.error: BaseException | None = None
         self.is_ready = self._is_closing = False
         self.resources = contextlib.ExitStack()
-        self._change = threading.Condition()  # of the queue
+        self._change = threading.Condition()  # guards the queue
         self._prepared = threading.Event()  # or failed
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)
 

@@ -17,14 +17,14 @@ from jaxdelegate.serve.worker import LOGGER, Worker
 
 _LONGEST_RETRY_S = 60
 _HELD_SECONDS = 0.02  # until programs are looked for again
-_SMOOTHING = 0.1  # of the mean time of an answer: the weight of the latest one
+_SMOOTHING = 0.1  # the weight of the latest answer in the mean time
 
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
     """What a sequence got."""
 
-    index: int  # of the sequence in its request
+    index: int  # which sequence of its request
     parts: Sequence[Part] = ()  # new tokens and their text
     finish_reason: str | None = None  # "stop" or "length"; None: it goes on
     tokens: int = 0  # generated so far, those of a stop text included
@@ -36,7 +36,7 @@ class Delta:
 class Job:
     """One sequence of a request."""
 
-    index: int  # of the sequence in its request
+    index: int  # which sequence of its request
     client: Client  # whose turn it is
     request: Request  # its prompt
     stream: StoppedStream  # turns its tokens into text
@@ -75,7 +75,7 @@ class TextBatcher(Worker):
         self.most = self._slots + self._max_queue_size
         self._queue: FairQueue[Job] = FairQueue()
         self._jobs: dict[ActiveRequest, Job] = {}  # in slots; changed by the thread only
-        self._mean_s = 1.0  # of an answer in its slot
+        self._mean_s = 1.0  # that an answer is in its slot
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queue all sequences of a request.
@@ -137,7 +137,7 @@ class TextBatcher(Worker):
         while self._wait():
             try:
                 self._step(scheduler)
-            except Exception as error:  # of a device, or ours: sequences are in an unknown state
+            except Exception as error:  # sequences are in an unknown state now
                 self._fail_all(error)
                 scheduler = self._open_scheduler()
 

@@ -11,7 +11,7 @@ from jaxdelegate.serve.clients import RequestError, shown
 from jaxdelegate.serve.json_objects import Buffer, parsed_object
 from jaxdelegate.text import shortened
 
-MAX_JSON_BYTES = 4 << 20  # of a request; Python's objects may take 30 times as much
+MAX_JSON_BYTES = 4 << 20  # limits a request; Python's objects may take 30 times as much
 DEFAULT_K = 64  # a token is one of the most likely ones
 _MAX_STOPS = 4  # OpenAI's
 _MAX_STOP_CHARACTERS = 1024
@@ -157,7 +157,7 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "verbosity": ((), "ask for it in a message"),
     "web_search_options": ((), "the server has no web search"),
 }
-# Of messages; the others must be empty.
+# Fields of messages; the others must be empty.
 _MESSAGE = frozenset(("role", "content", "name", "reasoning_content", "channels"))
 
 
@@ -215,15 +215,15 @@ class TextRequest:
 
     model: str
     n: int  # answers to each prompt
-    max_tokens: int | None  # of an answer; None: as many as fit
+    max_tokens: int | None  # in an answer; None: as many as fit
     stops: tuple[str, ...]  # texts that end an answer
     sampling: Sampling
     has_scores: bool  # whether tokens have log probabilities
     is_stream: bool  # whether the answers are sent as they come
     has_usage: bool  # whether a stream ends with the usage
-    messages: Sequence[Mapping[str, Any]] | None = None  # of a chat; None: `prompts`
+    messages: Sequence[Mapping[str, Any]] | None = None  # those of a chat; None: `prompts`
     prompts: Sequence[str | list[int]] = ()  # texts, or lists of token ids
-    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the chat template
+    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for the chat template
     schema: Mapping[str, Any] | None = None  # that answers match, JSON then; None: any text
     cache_salt: str = ""  # only requests with the same one share prefixes
 

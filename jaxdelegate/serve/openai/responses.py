@@ -17,7 +17,7 @@ from jaxdelegate.serve.openai.batching import Delta
 
 DONE = b"data: [DONE]\n\n"
 _UNLIKELY = -9999.0
-_REASONING = "reasoning_content"  # of DeepSeek's API and vLLM's
+_REASONING = "reasoning_content"  # as in DeepSeek's API and vLLM
 
 
 def event(content: object) -> bytes:

@@ -21,7 +21,7 @@ from jaxdelegate.serve.v2.model import ServedModel
 from jaxdelegate.serve.v2.requests import InferRequest
 
 _LARGE = 1 << 20  # bytes of JSON that take long to read
-_NUMBER_BYTES = 20  # of a number in JSON; rare doubles take more
+_NUMBER_BYTES = 20  # what a number takes in JSON; rare doubles take more
 
 # Unsupported parts of Triton's protocol, and alternatives.
 _UNSUPPORTED = {

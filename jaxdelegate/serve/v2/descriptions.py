@@ -126,7 +126,7 @@ def _statistics(model: ServedModel, read: Reading) -> dict[str, Any]:
             "compute_input": spent("compute_input"),
             "compute_infer": spent("compute_infer"),
             "compute_output": spent("compute_output"),
-            "cache_hit": {"count": 0, "ns": 0},  # of Triton's response cache, which does not exist
+            "cache_hit": {"count": 0, "ns": 0},  # there is no response cache as in Triton
             "cache_miss": {"count": 0, "ns": 0},
         },
         "batch_stats": [_batch(rows, *read.batches[rows]) for rows in sorted(read.batches)],

@@ -22,7 +22,7 @@ from jaxdelegate.serve.v2.programs import Arrays, BatchProgram, Shapes
 from jaxdelegate.serve.v2.signatures import ServedGraph, StateUse
 
 _LOGGER = logging.getLogger("jaxdelegate")
-_TIMED_S = 0.05  # of timed runs at warm-up, for each batch size
+_TIMED_S = 0.05  # for timed runs at warm-up, each batch size
 _MOST_TIMED = 10
 _PROGRAMS = 16  # shapes of a batch size whose programs stay in memory
 
@@ -78,7 +78,7 @@ class GraphRunner:
 
     def _set_costs(self, seconds: Mapping[int, float]) -> None:
         self.costs = Costs(seconds)
-        self.single_costs = Costs({1: seconds[1]})  # of requests that run alone: a sequence's
+        self.single_costs = Costs({1: seconds[1]})  # for requests that run alone
 
     def _set_batched(self, value: bool) -> None:
         self.is_batched = value

@@ -16,7 +16,7 @@ from jaxdelegate.serve.json_objects import Buffer, parsed_object, read
 
 MAX_OUTLINE = 1 << 20  # bytes of a request's JSON besides the lists of tensors' data
 MAX_TEXTS = 1 << 20  # elements of BYTES in a tensor: each takes some 60 bytes more than its text
-MAX_TEXT_BYTES = 1 << 24  # of a list with strings; Python may use four bytes per character
+MAX_TEXT_BYTES = 1 << 24  # limits lists with strings; Python may use four bytes per character
 LIST = "data\0"  # the field that replaces a list `data`: its index among the lists
 _STEP = 1 << 16  # bytes searched or read at once; other threads can run between two steps
 
@@ -140,7 +140,7 @@ class _Outline:
     def __init__(self, body: Buffer, end: int, *, has_texts: bool) -> None:
         self.text = bytearray()
         self.lists: list[ListText] = []
-        self._starts: list[tuple[int, int]] = []  # of each part, in the text and in the body
+        self._starts: list[tuple[int, int]] = []  # where each part is in the text and in the body
         at = 0
         while True:
             match = _DATA.search(body, at, min(end, at + MAX_OUTLINE + 1))

@@ -14,7 +14,7 @@ from jaxdelegate.serve.v2.signatures import ServedGraph
 
 Arrays = Mapping[str, np.ndarray]
 Shape = tuple[int, ...]
-Shapes = tuple[Shape, ...]  # of the inputs, in the graph's order
+Shapes = tuple[Shape, ...]  # those of the inputs, in the graph's order
 
 
 class BatchProgram:
@@ -27,7 +27,7 @@ class BatchProgram:
         request with arrays of any shapes.
         """
         self.host, self._graph, self.size = host, graph, size
-        self._shapes: Shapes | None = None  # of the buffers
+        self._shapes: Shapes | None = None  # what the buffers have
         self._buffers: list[np.ndarray] = []
         self._filled = 0  # rows of the buffers that may not be zeros
 

@@ -14,7 +14,7 @@ from jaxdelegate.serve.v2.model import ServedModel
 from jaxdelegate.serve.v2.requests import InferRequest, Parameter, TensorMetadata
 from jaxdelegate.serve.v2.tensors import Declared, declared, joined_bytes, name_of
 
-MAX_ID_BYTES = 256  # of a request's id, and of a sequence's
+MAX_ID_BYTES = 256  # limits the ids of requests and sequences
 
 _SHARED_MEMORY = "shared_memory_region"
 _NO_SHARED_MEMORY = (

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.serve.clients import NO_CLIENT, Client
 
-Parameter = bool | int | float | str  # of a request
+Parameter = bool | int | float | str  # the value of a parameter
 
 
 @dataclasses.dataclass(frozen=True)

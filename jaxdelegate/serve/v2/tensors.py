@@ -37,7 +37,7 @@ DTYPES: dict[str, np.dtype] = {
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-MAX_SIZE = 2**31 - 1  # of one dimension: TFLite's shapes are int32
+MAX_SIZE = 2**31 - 1  # the largest dimension: TFLite's shapes are int32
 _PART = 1 << 16  # elements converted at once; other threads can run between two parts
 
 
