@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.serve import bodies
 from jaxdelegate.serve.clients import RequestError, shown
@@ -168,9 +167,6 @@ class _Api:
         request = embedding_request(body)
         model = self._model(request.model)
         self._served.check_ready(model)
-        if not model.embedding_size:
-            what = f"has no embeddings, as {NO_HIDDEN_STATES}: serve one of a text encoder"
-            raise ApiError(f"{shown(request.model)} {what}", param="model")
         return Texts(model, request)
 
     def _model(self, name: str) -> TextModel:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import os
+import secrets
 from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from jaxdelegate.lm.configs import SamplerConfig
+from jaxdelegate.lm.configs import RepetitionPenaltyConfig, SamplerConfig, output_limit
+from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
 from jaxdelegate.lm.request import Request
@@ -17,11 +19,12 @@ from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Job, TextBatcher
-from jaxdelegate.serve.openai.requests import DEFAULT_K
+from jaxdelegate.serve.openai.requests import Sampling, TextRequest
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.waiting import waiting
 
+_DEFAULT_K = 64  # a token is one of the most likely ones
 _EMBEDDINGS = " embeddings"  # a key of their own for turns, so that a client's chats go on
 
 
@@ -59,7 +62,48 @@ class LanguageModel(TextModel):
     def embedding_size(self) -> int:
         return self.engine.graph.hidden_size
 
-    def owner(self, client: Client, salt: str = "") -> Hashable:
+    def job(
+        self,
+        number: int,
+        ids: list[int],
+        asked: TextRequest,
+        client: Client,
+        constraint: Constraint | None,
+    ) -> Job:
+        """One of the sequences of a request, from a prompt."""
+        sampling = asked.sampling
+        penalties = RepetitionPenaltyConfig(
+            presence_penalty=sampling.presence_penalty or None,
+            frequency_penalty=sampling.frequency_penalty or None,
+        )
+        request = Request(
+            ids,
+            output_limit(asked.max_tokens),
+            self.engine.text.sampling_params(self._sampler(sampling, number), penalties),
+            asked.has_scores,
+            constraint,
+            owner=self._owner(client, asked.cache_salt),
+        )
+        stream = StoppedStream(TextStream(self.engine.tokenizer, ids), asked.stops)
+        return Job(number, client, request, stream)
+
+    def _sampler(self, asked: Sampling, number: int) -> SamplerConfig:
+        """What a request leaves out is as the bundle declares."""
+        declared = self.engine.text.sampling_params().sampler
+        seed = secrets.randbits(32) if asked.seed is None else asked.seed + number
+        if asked.temperature is None and asked.top_p is None and asked.top_k is None:
+            return dataclasses.replace(declared, seed=seed)
+        temperature = declared.temperature if asked.temperature is None else asked.temperature
+        top_p = declared.top_p if asked.top_p is None else asked.top_p
+        top_k = declared.top_k if asked.top_k is None else asked.top_k or self.vocabulary
+        return SamplerConfig(
+            min(top_k or _DEFAULT_K, self.vocabulary),
+            1.0 if top_p is None else top_p,
+            1.0 if temperature is None else temperature,
+            seed,
+        )
+
+    def _owner(self, client: Client, salt: str = "") -> Hashable:
         """Who may use caches that a client's prompt has filled."""
         return None if self.settings.share_prefixes else client, salt
 
@@ -69,7 +113,7 @@ class LanguageModel(TextModel):
     async def _embedding(self, tokens: Sequence[int], client: Client) -> np.ndarray:
         """The hidden state of a text's last token."""
         stream = StoppedStream(TextStream(self.engine.tokenizer, tokens), ())
-        request = dataclasses.replace(hidden_state_request(tokens), owner=self.owner(client))
+        request = dataclasses.replace(hidden_state_request(tokens), owner=self._owner(client))
         turns = client._replace(key=client.key + _EMBEDDINGS)
         job = Job(0, turns, request, stream)
         answers = Answers(self.worker, [job])
@@ -102,7 +146,7 @@ class LanguageModel(TextModel):
         for ids in prompts:
             self.worker.check_open()
             runner.prefill(0, ids[: engine.max_num_tokens])
-        usual = None, SamplerConfig(temperature=0), SamplerConfig(top_k=DEFAULT_K)
+        usual = None, SamplerConfig(temperature=0), SamplerConfig(top_k=_DEFAULT_K)
         for params in map(engine.text.sampling_params, usual):
             self.worker.check_open()
             runner.prefill(0, [0])

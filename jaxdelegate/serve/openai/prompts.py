@@ -8,13 +8,11 @@ from starlette.responses import Response
 
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
-from jaxdelegate.lm.configs import RepetitionPenaltyConfig, output_limit
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
-from jaxdelegate.lm.request import Request
-from jaxdelegate.lm.text_stream import StoppedStream, TextStream
-from jaxdelegate.serve.clients import Client
+from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
+from jaxdelegate.serve.clients import Client, shown
 from jaxdelegate.serve.endpoints import json_response
 from jaxdelegate.serve.openai.batching import Job
 from jaxdelegate.serve.openai.language_model import LanguageModel
@@ -77,26 +75,10 @@ class Prompts:
     def jobs(self, client: Client) -> list[Job]:
         """The sequences to generate, `n` for each prompt."""
         prompts = [ids for ids in self._prompts for _ in range(self.request.n)]
-        return [self._job(index, ids, client) for index, ids in enumerate(prompts)]
-
-    def _job(self, index: int, ids: list[int], client: Client) -> Job:
-        engine, request = self.model.engine, self.request
-        sampling, declared = request.sampling, engine.text.sampling_params().sampler
-        sampler = sampling.sampler(declared, engine.graph.vocabulary, index)
-        penalties = RepetitionPenaltyConfig(
-            presence_penalty=sampling.presence_penalty or None,
-            frequency_penalty=sampling.frequency_penalty or None,
-        )
-        params = engine.text.sampling_params(sampler, penalties)
-        limit = output_limit(request.max_tokens)
-        stream = StoppedStream(TextStream(engine.tokenizer, ids), request.stops)
-        owner = self.model.owner(client, request.cache_salt)
-        return Job(
-            index,
-            client,
-            Request(ids, limit, params, request.has_scores, self._constraint, owner=owner),
-            stream,
-        )
+        return [
+            self.model.job(index, ids, self.request, client, self._constraint)
+            for index, ids in enumerate(prompts)
+        ]
 
 
 class Texts:
@@ -105,11 +87,13 @@ class Texts:
     def __init__(self, model: TextModel, request: EmbeddingRequest) -> None:
         """Read texts into tokens. An ApiError if they do not fit the model."""
         self.model, self._request = model, request
-        engine, size = model.engine, request.size
-        self.ids = [engine.prompt_ids(text) for text in request.texts]
+        size, most = request.size, model.embedding_size
+        if not most:
+            what = f"has no embeddings, as {NO_HIDDEN_STATES}: serve one of a text encoder"
+            raise ApiError(f"{shown(request.model)} {what}", param="model")
+        self.ids = [model.engine.prompt_ids(text) for text in request.texts]
         for number, ids in enumerate(self.ids):
             _check_ids(ids, model.max_model_len, model.vocabulary, f"input[{number}]")
-        most = model.embedding_size
         if size is not None and size > most:
             raise ApiError(f"expected at most {most}, got {size}", param="dimensions")
 

@@ -2,17 +2,14 @@
 
 import dataclasses
 import json
-import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxdelegate.lm.configs import SamplerConfig
 from jaxdelegate.serve.clients import RequestError, shown
 from jaxdelegate.serve.json_objects import Buffer, parsed_object
 from jaxdelegate.text import shortened
 
 MAX_JSON_BYTES = 4 << 20  # limits a request; Python's objects may take 30 times as much
-DEFAULT_K = 64  # a token is one of the most likely ones
 _MAX_STOPS = 4  # OpenAI's
 _MAX_STOP_CHARACTERS = 1024
 _MAX_SALT_CHARACTERS = 256
@@ -186,27 +183,6 @@ class Sampling:
     seed: int | None
     presence_penalty: float
     frequency_penalty: float
-
-    def sampler(self, declared: SamplerConfig, vocabulary: int, number: int) -> SamplerConfig:
-        """The configuration of one of several answers.
-
-        Args:
-            declared: by the model; what the request leaves out.
-            vocabulary: how many tokens the model knows.
-            number: of the answer.
-        """
-        seed = secrets.randbits(32) if self.seed is None else self.seed + number
-        if self.temperature is None and self.top_p is None and self.top_k is None:
-            return dataclasses.replace(declared, seed=seed)
-        temperature = declared.temperature if self.temperature is None else self.temperature
-        top_p = declared.top_p if self.top_p is None else self.top_p
-        top_k = declared.top_k if self.top_k is None else self.top_k or vocabulary
-        return SamplerConfig(
-            min(top_k or DEFAULT_K, vocabulary),
-            1.0 if top_p is None else top_p,
-            1.0 if temperature is None else temperature,
-            seed,
-        )
 
 
 @dataclasses.dataclass(frozen=True)
