@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxdelegate.analysis import advice, sizes
 from jaxdelegate.analysis.graph import Graph
+from jaxdelegate.analysis.planning import in_stock_interpreter, planned_graphs
 from jaxdelegate.analysis.records import (
     ModelAnalysis,
     OperatorAnalysis,
@@ -20,9 +21,6 @@ from jaxdelegate.analysis.records import (
     TensorAnalysis,
     json_value,
 )
-from jaxdelegate.analysis.stock_survey import in_stock_interpreter
-from jaxdelegate.analysis.survey import Survey, is_quantized, survey
-from jaxdelegate.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.model.descriptions import ModelDescription, describe
@@ -81,18 +79,16 @@ def analyze_with(
     if interpreter not in ("jaxdelegate", "litert"):
         raise OptionError(f"interpreter: expected 'jaxdelegate' or 'litert', got {interpreter!r}")
     model = source if isinstance(source, Model) else read_model(source)
-    surveys, others = survey(model, delegate), None
+    graphs, others = planned_graphs(model, delegate), None
     if interpreter == "litert":
-        surveys = in_stock_interpreter(model, surveys, delegate)
+        graphs = in_stock_interpreter(graphs, delegate)
     else:
-        others = _other_surveys(model, delegate)
-    costs = _Costs(surveys)
-    graphs = tuple(Graph(model, s, costs.of(s), _in_floats(s, delegate)) for s in surveys)
+        others = _other_mode(model, delegate)
+    graphs = _with_costs(graphs, delegate)
     callers = _callers(model)
-    subgraphs = tuple(
-        _subgraph(graph, tuple(callers.get(graph.index, ())), others) for graph in graphs
-    )
+    subgraphs = tuple(_subgraph(g, tuple(callers.get(g.index, ())), others) for g in graphs)
     described, problem = _described(model)
+    file_sizes = sizes.measure(model)
     return ModelAnalysis(
         source=model.source,
         description=model.description,
@@ -107,8 +103,8 @@ def analyze_with(
             for s in model.signatures
         ),
         metadata={name: len(data) for name, data in model.metadata.items()},
-        sizes=sizes.measure(model),
-        findings=advice.findings(model, graphs, subgraphs),
+        sizes=file_sizes,
+        findings=advice.findings(model, graphs, subgraphs, file_sizes),
         described=described,
         described_problem=problem,
     )
@@ -128,22 +124,41 @@ def _options(delegate: SimpleDelegate | None) -> Mapping[str, Any]:
     return {f.name: json_value(getattr(options, f.name)) for f in dataclasses.fields(options)}
 
 
-def _other_surveys(
+def _other_mode(
     model: Model, delegate: SimpleDelegate | None
-) -> tuple[str, Sequence[Survey]] | None:
+) -> tuple[str, Sequence[Graph]] | None:
     """The other `quant_mode` and its plan, if the model is quantized."""
-    if not isinstance(delegate, JaxDelegate) or not is_quantized(model):
+    if not isinstance(delegate, JaxDelegate) or not _is_quantized(model):
         return None
     is_view = delegate.lowering_context.quant_mode == "float_view"
     mode = "integer" if is_view else "float_view"
-    return mode, survey(model, JaxDelegate(delegate.options, quant_mode=mode))
+    return mode, planned_graphs(model, JaxDelegate(delegate.options, quant_mode=mode))
 
 
-def _in_floats(survey: Survey, delegate: SimpleDelegate | None) -> frozenset[int]:
-    if not isinstance(delegate, JaxDelegate) or survey.report is None:
+def _is_quantized(model: Model) -> bool:
+    """Whether any tensor has integers with a scale."""
+    return any(
+        tensor.quantization is not None
+        and tensor.quantization.scale.size > 0
+        and np.dtype(tensor.dtype).kind in "iuV"
+        for subgraph in model.subgraphs
+        for tensor in subgraph.tensors
+    )
+
+
+def _with_costs(graphs: Sequence[Graph], delegate: SimpleDelegate | None) -> tuple[Graph, ...]:
+    costs = _Costs(graphs)
+    return tuple(
+        dataclasses.replace(graph, costs=costs.of(graph), in_floats=_in_floats(graph, delegate))
+        for graph in graphs
+    )
+
+
+def _in_floats(graph: Graph, delegate: SimpleDelegate | None) -> frozenset[int]:
+    if not isinstance(delegate, JaxDelegate) or graph.report is None:
         return frozenset()
-    taken = {row.index for row in survey.report.delegated}
-    nodes = (node for node in survey.nodes if node.index in taken)
+    rows = {row.index for row in graph.report.delegated}
+    nodes = (node for node in graph.nodes if node.index in rows)
     return frozenset(node.index for node in nodes if delegate.compiler.runs_in_floats(node))
 
 
@@ -159,13 +174,13 @@ def _callers(model: Model) -> dict[int, list[tuple[int, int]]]:
 class _Costs:
     """Costs of operators, including the subgraphs that they call; each subgraph is summed once."""
 
-    def __init__(self, surveys: Sequence[Survey]) -> None:
-        self._surveys = surveys
+    def __init__(self, graphs: Sequence[Graph]) -> None:
+        self._graphs = graphs
         self._called = functools.cache(self._sum)
 
-    def of(self, survey: Survey) -> tuple[Cost, ...]:
-        replaced = survey.replaced
-        return tuple(_REPLACED if n.index in replaced else self._cost(n) for n in survey.nodes)
+    def of(self, graph: Graph) -> tuple[Cost, ...]:
+        replaced = graph.replaced
+        return tuple(_REPLACED if n.index in replaced else self._cost(n) for n in graph.nodes)
 
     def _cost(self, node: Node) -> Cost:
         if node.is_constant:
@@ -176,7 +191,7 @@ class _Costs:
         )
 
     def _sum(self, subgraph: int) -> Work | None:
-        costs = self.of(self._surveys[subgraph])
+        costs = self.of(self._graphs[subgraph])
         known = [cost for cost in costs if cost.flops is not None]
         if costs and not known:
             return None
@@ -191,12 +206,12 @@ class _Costs:
 def _subgraph(
     graph: Graph,
     callers: tuple[tuple[int, int], ...],
-    others: tuple[str, Sequence[Survey]] | None,
+    others: tuple[str, Sequence[Graph]] | None,
 ) -> SubgraphAnalysis:
-    subgraph, plan = graph.survey.subgraph, graph.survey
+    subgraph = graph.subgraph
     other = others and others[1][subgraph.index].report
     reasons = {row.index: row.reason for row in other.nodes} if other else {}
-    count = plural(len(plan.nodes), "operation")
+    count = plural(len(graph.nodes), "operation")
     summary = f"{count}; where they run is known only once the shapes are."
     return SubgraphAnalysis(
         index=subgraph.index,
@@ -204,10 +219,10 @@ def _subgraph(
         inputs=subgraph.inputs,
         outputs=subgraph.outputs,
         tensors=tuple(_tensor(tensor, graph) for tensor in subgraph.tensors),
-        operators=tuple(_operator(node, graph, reasons.get(node.index)) for node in plan.nodes),
-        partitions=tuple(_partition(graph, number) for number in range(len(plan.partitions))),
-        summary=summary if plan.report is None else plan.report.summary(),
-        problem=plan.problem,
+        operators=tuple(_operator(node, graph, reasons.get(node.index)) for node in graph.nodes),
+        partitions=tuple(_partition(graph, number) for number in range(len(graph.partitions))),
+        summary=summary if graph.report is None else graph.report.summary(),
+        problem=graph.problem,
         called_by=callers,
         other_mode=OtherMode(others[0], len(other.delegated), other.n_partitions)
         if others and other
@@ -216,7 +231,7 @@ def _subgraph(
 
 
 def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAnalysis:
-    operator = graph.survey.subgraph.operators[node.index]
+    operator = graph.subgraph.operators[node.index]
     return OperatorAnalysis(
         index=operator.index,
         name=operator.name,
@@ -234,13 +249,13 @@ def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAna
         folded=node.is_constant,
         partition=graph.partition_of.get(node.index),
         in_floats=node.index in graph.in_floats,
-        reason=graph.reasons.get(node.index, graph.survey.problem),
+        reason=graph.reasons.get(node.index, graph.problem),
         other_reason=other_reason,
     )
 
 
 def _partition(graph: Graph, number: int) -> PartitionAnalysis:
-    params, replaced = graph.survey.partitions[number], graph.survey.replaced.items()
+    params, replaced = graph.partitions[number], graph.replaced.items()
     own = {node.index for node in params.nodes}
     counts = [graph.costs[node.index].flops for node in params.nodes]
     known = [count for count in counts if count is not None]
@@ -256,7 +271,7 @@ def _partition(graph: Graph, number: int) -> PartitionAnalysis:
 
 
 def _tensor(tensor: Tensor, graph: Graph) -> TensorAnalysis:
-    spec = graph.survey.specs[tensor.index]
+    spec = graph.specs[tensor.index]
     return TensorAnalysis(
         index=tensor.index,
         name=tensor.name,
