@@ -1,24 +1,20 @@
-"""Positions of a subgraph's operators on the page: layers from top to bottom, few crossings.
+"""Positions of a subgraph's operators on the page: a grid of rows and lanes.
 
-The method is Sugiyama's: layers by longest path, way-points on edges that skip layers, barycenter
-sweeps. Operators that only prepare weights are placed next to their reader, so that the path from
-the inputs is a straight column.
+An operator is in the row below the last of its sources, and in the lane of the first one, or else
+next to the others of its row. Operators that only prepare weights are next to their reader, and
+edges that skip rows run next to the operators there, so that the path from the inputs is straight.
 """
 
-import collections
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxdelegate.analysis.records import SubgraphAnalysis
 
 NODE_WIDTH, NODE_HEIGHT = 220.0, 44.0
-_COLUMN_GAP, _ROW_GAP = 22.0, 34.0
-_WAY_POINT_WIDTH = 10.0
-_SWEEPS = 6
-_REACHED_WEIGHT = 100.0  # of nodes that an input reaches; nodes that prepare weights have 1
-_MAX_WAY_POINTS = 20_000  # with more, edges that skip layers are straight
+_LANE_GAP, _ROW_GAP = 22.0, 34.0
+_EDGE_WIDTH = 10.0  # of a lane without nodes
+_MAX_SKIPPED = 20_000  # rows; with more, all edges are straight
 
 INPUTS, OUTPUTS = -1, -2  # the boxes of the subgraph's own inputs and outputs
 
@@ -55,45 +51,26 @@ class _Link(NamedTuple):
     tensor: int
 
 
-class _WayPoint(NamedTuple):
-    """Where the line of a tensor crosses a layer; all readers of the tensor share it."""
-
-    source: int
-    tensor: int
-    layer: int
-
-
-_Node = int | _WayPoint
-_Neighbors = Mapping[_Node, Sequence[_Node]]
+_Neighbors = Mapping[int, Sequence[int]]
 
 
 def layout(subgraph: SubgraphAnalysis) -> Layout:
     """Constants are not drawn."""
     links = _links(subgraph)
     order = [INPUTS, *(op.index for op in subgraph.operators), OUTPUTS]
-    reached = _reached(order, links)
-    level = _levels(order, links, reached)
-    paths = _paths(links, level)
-    layers = _layers(order, level, paths)
-    pairs = [pair for path in paths for pair in itertools.pairwise(path)]
-    above, below = _grouped((b, a) for a, b in pairs), _grouped(pairs)
-    _reorder(layers, above, below)
-    x = _columns(layers, above, below, reached)
-    left = min(x[n] - _width(n) / 2 for n in x)
-    right = max(x[n] + _width(n) / 2 for n in x)
-    rows = {n: i for i, layer in enumerate(layers) for n in layer}
+    grid = _Grid(order, links)
+    x, width = grid.columns()
 
-    def at(n: _Node) -> tuple[float, float]:
-        return round(x[n] - left, 1), rows[n] * (NODE_HEIGHT + _ROW_GAP) + NODE_HEIGHT / 2
+    def at(row: int, lane: int) -> tuple[float, float]:
+        return x[lane], row * (NODE_HEIGHT + _ROW_GAP) + NODE_HEIGHT / 2
 
     return Layout(
-        boxes=tuple(Box(n, *at(n)) for n in order),
+        boxes=tuple(Box(node, *at(grid.row[node], grid.lane[node])) for node in order),
         edges=tuple(
-            Edge(*link, points=tuple(map(at, path)))
-            for link, path in zip(links, paths, strict=True)
+            Edge(*link, points=tuple(itertools.starmap(at, grid.path(link)))) for link in links
         ),
-        width=round(right - left, 1),
-        height=round(len(layers) * (NODE_HEIGHT + _ROW_GAP) - _ROW_GAP, 1),
+        width=width,
+        height=(max(grid.row.values()) + 1) * (NODE_HEIGHT + _ROW_GAP) - _ROW_GAP,
     )
 
 
@@ -107,132 +84,95 @@ def _links(subgraph: SubgraphAnalysis) -> list[_Link]:
     return list(dict.fromkeys(links))
 
 
-def _grouped(pairs: Iterable[tuple[_Node, _Node]]) -> _Neighbors:
-    groups: dict[_Node, list[_Node]] = {}
+class _Grid:
+    """The rows and lanes of nodes, and the lanes of edges that skip rows."""
+
+    def __init__(self, order: Sequence[int], links: Sequence[_Link]) -> None:
+        self._taken: set[tuple[int, int]] = set()
+        self._ends: dict[int, tuple[int, int]] = {}  # row -> its first and last lane in use
+        above = _grouped((link.target, link.source) for link in links)
+        below = _grouped((link.source, link.target) for link in links)
+        trunk = _reached(order, above) | {OUTPUTS}
+        self.row = _rows(order, above, below, trunk)
+        self.lane: dict[int, int] = {}
+        self._place([node for node in order if node in trunk], above)
+        self._place([node for node in reversed(order) if node not in trunk], below)
+        self._skips = self._skip_lanes(links)
+
+    def path(self, link: _Link) -> Iterator[tuple[int, int]]:
+        """The rows and lanes that an edge goes through."""
+        first, last = self.row[link.source], self.row[link.target]
+        yield first, self.lane[link.source]
+        lane = self._skips.get((link.source, link.tensor))
+        if lane is not None:
+            yield from ((row, lane) for row in sorted({first + 1, last - 1}) if first < row < last)
+        yield last, self.lane[link.target]
+
+    def columns(self) -> tuple[dict[int, float], float]:
+        """The center of each lane, and the width of all."""
+        wide, x, right = {*self.lane.values()}, {}, 0.0
+        for lane in sorted({*wide, *self._skips.values()}):
+            width = NODE_WIDTH if lane in wide else _EDGE_WIDTH
+            x[lane] = right + width / 2
+            right += width + _LANE_GAP
+        return x, right - _LANE_GAP
+
+    def _place(self, nodes: Iterable[int], neighbors: _Neighbors) -> None:
+        """Place nodes in the lane of their first neighbor that has one, or close to it."""
+        for node in nodes:
+            lanes = (self.lane[n] for n in neighbors.get(node, ()) if n in self.lane)
+            self.lane[node] = self._take([self.row[node]], next(lanes, 0))
+
+    def _skip_lanes(self, links: Iterable[_Link]) -> dict[tuple[int, int], int]:
+        """The lane of each tensor's edges between distant rows, by source and tensor."""
+        skipped: dict[tuple[int, int], range] = {}
+        for source, target, tensor in links:
+            rows = range(self.row[source] + 1, self.row[target])
+            skipped[source, tensor] = max(skipped.get((source, tensor), rows), rows, key=len)
+        if sum(map(len, skipped.values())) > _MAX_SKIPPED:
+            return {}
+        shortest_first = sorted(skipped.items(), key=lambda item: len(item[1]))
+        return {key: self._take(rows, self.lane[key[0]]) for key, rows in shortest_first if rows}
+
+    def _take(self, rows: Sequence[int], near: int) -> int:
+        """Take a lane in all of these rows: `near` if it is free, else the closest one outside."""
+        lane = near
+        if any((row, near) in self._taken for row in rows):
+            ends = [self._ends[row] for row in rows if row in self._ends]
+            outer = (max(last for _, last in ends) + 1, min(first for first, _ in ends) - 1)
+            lane = min(outer, key=lambda other: abs(other - near))
+        for row in rows:
+            first, last = self._ends.get(row, (lane, lane))
+            self._ends[row] = min(first, lane), max(last, lane)
+            self._taken.add((row, lane))
+        return lane
+
+
+def _grouped(pairs: Iterable[tuple[int, int]]) -> _Neighbors:
+    groups: dict[int, list[int]] = {}
     for node, neighbor in pairs:
         groups.setdefault(node, []).append(neighbor)
     return groups
 
 
-def _reached(order: Iterable[int], links: Iterable[_Link]) -> set[_Node]:
+def _reached(order: Iterable[int], above: _Neighbors) -> set[int]:
     """The nodes that depend on an input; `order` is an execution order."""
-    sources = _grouped((link.target, link.source) for link in links)
-    reached: set[_Node] = {INPUTS}
+    reached = {INPUTS}
     for node in order:
-        if not reached.isdisjoint(sources.get(node, ())):
+        if not reached.isdisjoint(above.get(node, ())):
             reached.add(node)
     return reached
 
 
-def _levels(
-    order: Sequence[int], links: Sequence[_Link], reached: AbstractSet[_Node]
-) -> dict[_Node, int]:
-    """The longest path to each node; nodes that no input reaches are right above their reader."""
-    sources = _grouped((link.target, link.source) for link in links)
-    targets = _grouped((link.source, link.target) for link in links)
-    level: dict[_Node, int] = {}
+def _rows(
+    order: Sequence[int], above: _Neighbors, below: _Neighbors, trunk: Container[int]
+) -> dict[int, int]:
+    """The longest path to each node; nodes outside of the trunk are right above their reader."""
+    row: dict[int, int] = {}
     for node in order:
-        level[node] = 1 + max((level[s] for s in sources.get(node, ())), default=-1)
-    level[OUTPUTS] = max(level.values())
+        row[node] = 1 + max((row[source] for source in above.get(node, ())), default=-1)
+    row[OUTPUTS] = max(row.values())
     for node in reversed(order):
-        if node not in reached and node in targets:
-            level[node] = min(level[t] for t in targets[node]) - 1
-    return level
-
-
-def _paths(links: Sequence[_Link], level: Mapping[_Node, int]) -> list[list[_Node]]:
-    between = [range(level[link.source] + 1, level[link.target]) for link in links]
-    if sum(map(len, between)) > _MAX_WAY_POINTS:
-        between = [range(0)] * len(links)
-    return [
-        [link.source, *(_WayPoint(link.source, link.tensor, i) for i in skipped), link.target]
-        for link, skipped in zip(links, between, strict=True)
-    ]
-
-
-def _layers(
-    order: Iterable[int], level: Mapping[_Node, int], paths: Iterable[Iterable[_Node]]
-) -> list[list[_Node]]:
-    layers: dict[int, dict[_Node, None]] = collections.defaultdict(dict)
-    for node in order:
-        layers[level[node]][node] = None
-    for point in itertools.chain.from_iterable(paths):
-        if isinstance(point, _WayPoint):
-            layers[point.layer][point] = None
-    return [list(layers[i]) for i in sorted(layers)]
-
-
-def _sweeps(
-    layers: Sequence[list[_Node]], above: _Neighbors, below: _Neighbors
-) -> Iterator[tuple[list[_Node], _Neighbors]]:
-    """Each layer with its neighbors in the layer before it, down and up in turns."""
-    for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        for layer in layers if down else reversed(layers):
-            yield layer, above if down else below
-
-
-def _reorder(layers: Sequence[list[_Node]], above: _Neighbors, below: _Neighbors) -> None:
-    """Sort every layer by the mean position of its neighbors."""
-    place = {node: float(i) for layer in layers for i, node in enumerate(layer)}
-    equal = dict.fromkeys(place, 1.0)
-    for layer, neighbors in _sweeps(layers, above, below):
-        means = {n: _mean(n, neighbors, place, equal) for n in layer}
-        layer.sort(key=means.__getitem__)
-        place.update((node, float(i)) for i, node in enumerate(layer))
-
-
-def _columns(
-    layers: Sequence[list[_Node]],
-    above: _Neighbors,
-    below: _Neighbors,
-    reached: AbstractSet[_Node],
-) -> dict[_Node, float]:
-    """The x of each node: near the mean of its neighbors, in the order of its layer."""
-    weights = {
-        node: _REACHED_WEIGHT if node in reached or isinstance(node, _WayPoint) else 1.0
-        for layer in layers
-        for node in layer
-    }
-    x: dict[_Node, float] = {}
-    for layer in layers:
-        x |= _spread(layer, dict.fromkeys(layer, 0.0), weights)
-    for layer, neighbors in _sweeps(layers, above, below):
-        x |= _spread(layer, {n: _mean(n, neighbors, x, weights) for n in layer}, weights)
-    return x
-
-
-def _mean(
-    node: _Node,
-    neighbors: _Neighbors,
-    values: Mapping[_Node, float],
-    weights: Mapping[_Node, float],
-) -> float:
-    others = neighbors.get(node, ())
-    total = sum(weights[o] for o in others)
-    return sum(weights[o] * values[o] for o in others) / total if others else values[node]
-
-
-def _spread(
-    layer: Sequence[_Node], goals: Mapping[_Node, float], weights: Mapping[_Node, float]
-) -> dict[_Node, float]:
-    """Positions close to the goals that keep the layer's order and do not overlap.
-
-    Without the widths to their left, positions must only not decrease: pool adjacent violators.
-    """
-    offsets = list(itertools.accumulate((_width(n) + _COLUMN_GAP for n in layer), initial=0.0))
-    starts = [offset + _width(n) / 2 for n, offset in zip(layer, offsets, strict=False)]
-    pools: list[tuple[float, float, int]] = []  # mean, weight and number of nodes
-    for node, start in zip(layer, starts, strict=True):
-        mean, weight, count = goals[node] - start, weights[node], 1
-        while pools and pools[-1][0] > mean:
-            other_mean, other_weight, other_count = pools.pop()
-            mean = (mean * weight + other_mean * other_weight) / (weight + other_weight)
-            weight, count = weight + other_weight, count + other_count
-        pools.append((mean, weight, count))
-    means = [mean for mean, _, count in pools for _ in range(count)]
-    return {n: mean + start for n, mean, start in zip(layer, means, starts, strict=True)}
-
-
-def _width(node: _Node) -> float:
-    return _WAY_POINT_WIDTH if isinstance(node, _WayPoint) else NODE_WIDTH
+        if node not in trunk and node in below:
+            row[node] = min(row[target] for target in below[node]) - 1
+    return row
