@@ -1,6 +1,7 @@
 """MobileNet v1 with random weights: built, delegated, and compared with the numpy reference."""
 
 import dataclasses
+import math
 import statistics
 import time
 
@@ -8,11 +9,20 @@ import numpy as np
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.demo.comparison import largest_difference
-from jaxdelegate.demo.layers import LINEAR, Layers, scaled
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.measuring.tolerance import NETWORK, assert_close
-from jaxdelegate.op_lowering.options import ReshapeOptions
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    Conv2DOptions,
+    DepthwiseConv2DOptions,
+    Options,
+    Padding,
+    Pool2DOptions,
+    ReshapeOptions,
+    SoftmaxOptions,
+)
 from jaxdelegate.report.delegation import DelegationReport
+from jaxdelegate.testing.builder import ModelBuilder
 
 # Filters and stride of each depthwise-separable block (Howard et al. 2017, table 1).
 MOBILENET_V1_BLOCKS = [
@@ -30,21 +40,80 @@ def mobilenet_v1(
     `size` is a multiple of 32; `width` multiplies all channels. The file has 31 operators, and
     about 17 MB at full width. Weights are random.
     """
-    net = Layers(seed, "MobileNet v1, random weights")
-    x, shape = net.image(size)
-    x, shape = net.convolution(x, shape, scaled(32, width), 3, 2)
+    net = _Layers(seed, size)
+    net.convolution(max(8, int(32 * width)), 3, 2)
     for filters, stride in MOBILENET_V1_BLOCKS:
-        x, shape = net.depthwise(x, shape, stride)
-        x, shape = net.convolution(x, shape, scaled(filters, width), 1, 1)
-    x, shape = net.average_pool(x, shape)
-    x, shape = net.convolution(x, shape, classes, 1, 1, LINEAR)
-    logits = net.builder.tensor((1, classes), name="logits")
-    new_shape = net.builder.constant(np.array([-1, classes], np.int32), "logits/shape")
-    net.builder.operator(
-        "RESHAPE", [x, new_shape], [logits], ReshapeOptions(new_shape=(-1, classes))
-    )
-    net.softmax(logits, classes)
-    return net.builder.build()
+        net.depthwise(stride)
+        net.convolution(max(8, int(filters * width)), 1, 1)
+    net.average_pool()
+    net.convolution(classes, 1, 1, ActivationFunctionType.NONE)
+    return net.classifier(classes)
+
+
+class _Layers:
+    """Builds a network layer by layer; random weights keep activations near unit size."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._builder = ModelBuilder("MobileNet v1, random weights")
+        self._side, self._channels, self._count = size, 3, 0
+        shape, signature = (1, size, size, 3), (-1, size, size, 3)  # any batch
+        self._x = self._builder.input(shape, np.float32, "input", shape_signature=signature)
+
+    def convolution(
+        self,
+        filters: int,
+        window: int,
+        stride: int,
+        activation: ActivationFunctionType = ActivationFunctionType.RELU6,
+    ) -> None:
+        weights = (filters, window, window, self._channels)
+        self._side, self._channels = -(-self._side // stride), filters
+        options = Conv2DOptions(Padding.SAME, stride, stride, activation)
+        self._weighted("CONV_2D", "conv", weights, math.prod(weights[1:]), options)
+
+    def depthwise(self, stride: int) -> None:
+        weights, relu6 = (1, 3, 3, self._channels), ActivationFunctionType.RELU6
+        self._side = -(-self._side // stride)
+        options = DepthwiseConv2DOptions(Padding.SAME, stride, stride, 1, relu6)
+        self._weighted("DEPTHWISE_CONV_2D", "depthwise", weights, 9, options)
+
+    def average_pool(self) -> None:
+        options = Pool2DOptions(Padding.VALID, 1, 1, self._side, self._side)
+        self._side = 1
+        self._unary("AVERAGE_POOL_2D", (1, 1, 1, self._channels), "pool", options)
+
+    def classifier(self, classes: int) -> bytes:
+        """The file, whose outputs are the probabilities of the last layer's logits."""
+        logits = self._builder.tensor((1, classes), name="logits")
+        shape = self._builder.constant(np.array([-1, classes], np.int32), "logits/shape")
+        options = ReshapeOptions(new_shape=(-1, classes))
+        self._builder.operator("RESHAPE", [self._x, shape], [logits], options)
+        self._x = logits
+        self._unary("SOFTMAX", (1, classes), "probabilities", SoftmaxOptions(beta=1.0))
+        self._builder.outputs(self._x)
+        self._builder.signature("serving_default", {"input": 0}, {"probabilities": self._x})
+        return self._builder.build()
+
+    def _weighted(
+        self, operator: str, kind: str, shape: tuple[int, ...], fan_in: int, options: Options
+    ) -> None:
+        """Add a layer with weights of this shape, `fan_in` of them for each result."""
+        self._count += 1
+        name, out = f"{kind}_{self._count}", (1, self._side, self._side, self._channels)
+        # RELU6 cuts off half of what a layer computes (He et al. 2015).
+        weights = self._rng.normal(0, np.sqrt(2 / fan_in), shape).astype(np.float32)
+        w = self._builder.constant(weights, f"{name}/weights")
+        y = self._builder.tensor(out, name=name)
+        bias = self._rng.normal(0, 0.1, self._channels).astype(np.float32)
+        inputs = [self._x, w, self._builder.constant(bias, f"{name}/bias")]
+        self._builder.operator(operator, inputs, [y], options)
+        self._x = y
+
+    def _unary(self, operator: str, shape: tuple[int, ...], name: str, options: Options) -> None:
+        y = self._builder.tensor(shape, name=name)
+        self._builder.operator(operator, [self._x], [y], options)
+        self._x = y
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from flatbuffers import flexbuffers
 
-from jaxdelegate.demo.layers import Layers, scaled
 from jaxdelegate.demo.mobilenet import MOBILENET_V1_BLOCKS
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -18,6 +17,7 @@ from jaxdelegate.op_lowering.options import (
     ReshapeOptions,
 )
 from jaxdelegate.testing.builder import ModelBuilder
+from tests.support.layers import Layers, scaled
 
 _CELLS = 4  # to each side of the color detector's grid
 _COLORS = 2  # red and green

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from jaxdelegate.demo.layers import LINEAR, RECTIFIED, Shape, scaled
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
     ConcatenationOptions,
@@ -10,7 +9,16 @@ from jaxdelegate.op_lowering.options import (
     ResizeBilinearOptions,
 )
 from jaxdelegate.testing.builder import ModelBuilder
-from tests.support.layers import BRANCH, UNCHANGED, Int8Layers, MoreLayers
+from tests.support.layers import (
+    BRANCH,
+    LINEAR,
+    RECTIFIED,
+    UNCHANGED,
+    Int8Layers,
+    MoreLayers,
+    Shape,
+    scaled,
+)
 
 RELU = ActivationFunctionType.RELU
 # Expansion, filters, repeats and first stride of each stage (Sandler et al. 2018, table 2).
