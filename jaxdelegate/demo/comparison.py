@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from jaxdelegate.demo.detections import Positions, detection_count, detection_outputs
 from jaxdelegate.demo.engines import REFERENCE, Engine, Engines
+from jaxdelegate.demo.results import Positions, detection_count, detection_outputs
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.model.records import read_model
 

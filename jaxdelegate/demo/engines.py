@@ -1,7 +1,6 @@
 """The engines that the demo compares: numpy, LiteRT, XLA in several dtypes."""
 
 import dataclasses
-import functools
 import importlib
 import statistics
 import threading
@@ -14,6 +13,7 @@ import numpy as np
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import ModelError
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.lru_cache import LruCache
 
 MAX_TENSOR_BYTES = 256 << 20
 
@@ -35,18 +35,12 @@ class Engine:
     def open(self, content: bytes) -> "Opened":
         """Load a .tflite file and allocate its tensors, which compiles it."""
         start = time.perf_counter()
-        if self.is_litert:
-            interpreter, report = _litert(content), _LITERT_REPORT
-        elif self.options is None:
-            interpreter, report = _ours(content), _REFERENCE_REPORT
-        else:
-            delegate = JaxDelegate(self.options)
-            interpreter = _ours(content, delegate)
+        delegates = [] if self.options is None else [JaxDelegate(self.options)]
+        interpreter = _litert(content) if self.is_litert else _ours(content, delegates)
         interpreter.allocate_tensors()
         ready = 1e3 * (time.perf_counter() - start)
-        if self.options is not None:
-            report = _report(delegate)
-        return Opened(interpreter, report, ready)
+        report = _LITERT_REPORT if self.is_litert else _REFERENCE_REPORT
+        return Opened(interpreter, _report(*delegates) if delegates else report, ready)
 
 
 REFERENCE = Engine("numpy reference")
@@ -99,24 +93,18 @@ class Opened:
         return time.perf_counter() - start
 
 
-class Engines:
+class Engines(LruCache[tuple[bytes, Engine], Opened]):
     """The last used opened networks: opening one again would compile it again."""
 
     def __init__(self, size: int = 8) -> None:
-        self._lock = threading.Lock()  # threads that need the same network open it once
-        self._cached = functools.lru_cache(size)(lambda content, engine: engine.open(content))
+        super().__init__(size)
 
     def open(self, content: bytes, engine: Engine) -> Opened:
         """The network in the engine; after an error the next call tries again."""
-        with self._lock:
-            opened: Opened = self._cached(content, engine)
-        return opened
-
-    def __len__(self) -> int:
-        return self._cached.cache_info().currsize
+        return self.get((content, engine), lambda: engine.open(content))
 
 
-def _ours(content: bytes, *delegates: JaxDelegate) -> Interpreter:
+def _ours(content: bytes, delegates: Sequence[JaxDelegate]) -> Interpreter:
     return Interpreter(
         model_content=content,
         experimental_delegates=delegates,

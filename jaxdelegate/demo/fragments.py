@@ -20,8 +20,7 @@ def comparison(rows: Sequence[Row], waiting: Sequence[str] = ()) -> str:
         for r in rows
     ]
     body += [_note_row(name, "waiting" if i else "running ...") for i, name in enumerate(waiting)]
-    heads = "".join(f"<th scope='col'>{text}</th>" for text in _HEADINGS)
-    return _table("engines", f"<thead><tr>{heads}</tr></thead>", body)
+    return _table("engines", body, _HEADINGS)
 
 
 def _row(row: Row, fastest: float) -> str:
@@ -83,17 +82,16 @@ def _scores(rows: Iterable[tuple[str, float]], most: int = _MAX_ROWS) -> str:
         f"</span></td><td>{100 * score:.1f} %</td></tr>"
         for name, score in list(rows)[:most]
     ]
-    return _table("scores", "", body)
+    return _table("scores", body)
 
 
 def outputs(rows: Sequence[Output], inputs: str) -> str:
-    heads = "".join(f"<th scope='col'>{t}</th>" for t in ("Output", "Type", "Values"))
     body = [
         f"<tr><th scope='row'>{html.escape(r.name)}</th><td>{html.escape(r.type)}</td>"
         f"<td>{html.escape(r.values)}</td></tr>"
         for r in rows
     ]
-    return message(inputs) + _table("outputs", f"<thead><tr>{heads}</tr></thead>", body)
+    return message(inputs) + _table("outputs", body, ("Output", "Type", "Values"))
 
 
 def report(text: str) -> str:
@@ -117,5 +115,7 @@ def error(text: str) -> str:
     return f"<p class='error' role='alert'>{html.escape(text)}</p>"
 
 
-def _table(kind: str, head: str, body: Iterable[str]) -> str:
+def _table(kind: str, body: Iterable[str], headings: Sequence[str] = ()) -> str:
+    cells = "".join(f"<th scope='col'>{text}</th>" for text in headings)
+    head = f"<thead><tr>{cells}</tr></thead>" if cells else ""
     return f"<table class='{kind}'>{head}<tbody>{''.join(body)}</tbody></table>"

@@ -8,9 +8,8 @@ import numpy as np
 
 from jaxdelegate.demo import pictures
 from jaxdelegate.demo.canvas import resized
-from jaxdelegate.demo.detections import detected
 from jaxdelegate.demo.pictures import Picture
-from jaxdelegate.demo.results import Found, KeyPoint, Label
+from jaxdelegate.demo.results import Found, KeyPoint, Label, detected
 
 _MASK_SCALE = 4  # the mask's size relative to that of the network's scores
 _REACH = 2  # cells around the peak of a heatmap that determine the joint's position

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.demo.detections import Positions, detected, detection_outputs
 from jaxdelegate.demo.engines import REFERENCE, Engines
-from jaxdelegate.demo.results import Found
+from jaxdelegate.demo.results import Found, Positions, detected, detection_outputs
 from jaxdelegate.errors import ModelError
 from jaxdelegate.evaluation.images import resize_bilinear
 from jaxdelegate.model.descriptions import Normalization, TensorDescription, tensor_descriptions
