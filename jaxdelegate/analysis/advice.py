@@ -31,7 +31,7 @@ def findings(
 
 # ---- where operators run: what splits a graph into partitions, and what that costs
 
-_LINK_BYTES_PER_SECOND = 25e9  # of PCIe 4.0 x16
+_LINK_BYTES_PER_SECOND = 25e9  # PCIe 4.0 x16
 _SPECIFIC = re.compile(r"'[^']*'|\[[^]]*\]|\d+")  # names, shapes and numbers in a reason
 
 

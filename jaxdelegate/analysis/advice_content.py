@@ -17,10 +17,9 @@ from jaxdelegate.text import plural
 
 # ---- arithmetic: overflow in float16, channels that do not fill tensor cores
 
-_LARGEST = 65504.0  # of float16
-_SMALLEST = 2.0**-24
+_LARGEST, _SMALLEST = 65504.0, 2.0**-24  # positive float16 values
 _LONG_SUM = 1024  # elements: unit values reach 2% of float16's range
-_MIN_PADDING = 0.01  # of a subgraph's operations, to be reported
+_MIN_PADDING = 0.01  # a smaller share of a subgraph's operations is not reported
 
 
 def float16_constants(graph: Graph) -> Iterator[Finding]:

@@ -256,12 +256,12 @@ def _operator(node: Node, graph: Graph, other_reason: str | None) -> OperatorAna
 
 def _partition(graph: Graph, number: int) -> PartitionAnalysis:
     params, replaced = graph.partitions[number], graph.replaced.items()
-    own = {node.index for node in params.nodes}
+    inside = {node.index for node in params.nodes}
     counts = [graph.costs[node.index].flops for node in params.nodes]
     known = [count for count in counts if count is not None]
     return PartitionAnalysis(
         number=number,
-        operators=tuple(sorted({*own, *(i for i, by in replaced if by in own)})),
+        operators=tuple(sorted({*inside, *(i for i, by in replaced if by in inside)})),
         inputs=params.inputs,
         outputs=params.outputs,
         bytes_in=graph.bytes_of(params.inputs),

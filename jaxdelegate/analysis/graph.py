@@ -20,7 +20,7 @@ class Graph:
     subgraph: Subgraph
     # Its operators with propagated specs, or declared ones if planning failed.
     nodes: tuple[Node, ...]
-    specs: Mapping[int, TensorSpec]  # of its tensors, likewise
+    specs: Mapping[int, TensorSpec]  # by tensor, likewise
     report: DelegationReport | None  # where every operator runs; None: planning failed
     partitions: tuple[DelegateParams, ...]
     problem: str | None = None  # why the subgraph cannot be planned with its declared shapes

@@ -13,7 +13,7 @@ from jaxdelegate.analysis.records import SubgraphAnalysis
 
 NODE_WIDTH, NODE_HEIGHT = 220.0, 44.0
 _LANE_GAP, _ROW_GAP = 22.0, 34.0
-_EDGE_WIDTH = 10.0  # of a lane without nodes
+_EDGE_WIDTH = 10.0  # the width of a lane without nodes
 _MAX_SKIPPED = 20_000  # rows; with more, all edges are straight
 
 INPUTS, OUTPUTS = -1, -2  # the boxes of the subgraph's own inputs and outputs

@@ -36,12 +36,12 @@ _QUANTITIES: dict[str, tuple[str, _Value]] = {
 
 def node_data(analysis: ModelAnalysis) -> dict[str, NodeData]:
     """Node data by quantity: "partition", "flops", "bytes", and if measured "latency", "error"."""
-    found = {"partition": _by_graph(analysis, _partitions)}
+    quantities = {"partition": _by_graph(analysis, _partitions)}
     for name, (title, value) in _QUANTITIES.items():
         graphs = _by_graph(analysis, functools.partial(_graph, title=title, value=value))
         if any(graph["results"] for graph in graphs.values()):
-            found[name] = graphs
-    return found
+            quantities[name] = graphs
+    return quantities
 
 
 def write(analysis: ModelAnalysis, folder: str | Path) -> tuple[Path, ...]:
@@ -68,7 +68,7 @@ def _by_graph(
     analysis: ModelAnalysis, make: Callable[[SubgraphAnalysis], dict[str, Any]]
 ) -> NodeData:
     graphs: NodeData = {}
-    for subgraph in analysis.subgraphs:  # of subgraphs with the same name, the first is shown
+    for subgraph in analysis.subgraphs:  # the first of those with the same name is shown
         graphs.setdefault(graph_id(analysis, subgraph), make(subgraph))
     return graphs
 

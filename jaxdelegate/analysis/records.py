@@ -12,7 +12,7 @@ from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.report.tables import table
 from jaxdelegate.text import WIDTH, plural, printable, shortened, wrapped
 
-SCHEMA_VERSION = 1  # of the JSON; changes when a field changes its meaning or is removed
+SCHEMA_VERSION = 1  # the JSON's; changes when a field changes its meaning or is removed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +44,14 @@ class OperatorAnalysis:
     outputs: tuple[int, ...]  # tensor indices
     options: Mapping[str, Any]  # its parameters by their name in schema.fbs
     subgraphs: tuple[tuple[str, int], ...]  # (option, index) of those that it calls
-    cost: Cost  # of one run without fusion, which moves fewer bytes
+    cost: Cost  # one run's without fusion, which moves fewer bytes
     folded: bool  # whether its outputs are known before the first invoke, so that it costs nothing
     partition: int | None
     reason: str | None
     in_floats: bool = False  # quantized, but run in floats: quant_mode="auto" on a CPU
     other_reason: str | None = None  # with the other `quant_mode`, if there is one
-    latency_ms: float | None = None  # measured, if a profile was given
-    error: float | None = None  # of its output, measured, if a comparison was given
+    latency_ms: float | None = None  # measured, with --op_profile
+    error: float | None = None  # its output's, measured, with --layer_errors
 
     @property
     def delegated(self) -> bool:
@@ -152,7 +152,7 @@ class ModelAnalysis:
 
     source: str  # its path, or "<bytes>"
     description: str  # as the file has it
-    version: str  # of jaxdelegate
+    version: str  # jaxdelegate's
     delegate: str
     interpreter: str  # whose partitions: "jaxdelegate" or "litert"
     device: str  # where partitions run, as reasons name it
@@ -392,18 +392,20 @@ def _signatures(analysis: ModelAnalysis) -> Iterator[str]:
 
 
 def _described(analysis: ModelAnalysis) -> Iterator[str]:
-    found, main = analysis.described, analysis.subgraphs[0]
+    described, main = analysis.described, analysis.subgraphs[0]
     if analysis.described_problem is not None:
         yield from (_RULE, f"Metadata: {printable(analysis.described_problem)}", "")
-    if found is None:
+    if described is None:
         return
     yield _RULE
-    about = (found.name, found.version and f"version {found.version}", found.author)
+    version = described.version and f"version {described.version}"
+    about = (described.name, version, described.author)
     yield f"Metadata: {printable(', '.join(filter(None, about)) or 'no name')}"
-    if found.description:
-        yield f"{_INDENT}{printable(found.description)}"
-    pairs = zip((*main.inputs, *main.outputs), (*found.inputs, *found.outputs), strict=False)
-    yield from (f"{_INDENT}{_ref(i, 0)} {_described_tensor(t)}" for i, t in pairs)
+    if described.description:
+        yield f"{_INDENT}{printable(described.description)}"
+    tensors = (*described.inputs, *described.outputs)
+    for index, tensor in zip((*main.inputs, *main.outputs), tensors, strict=False):
+        yield f"{_INDENT}{_ref(index, 0)} {_described_tensor(tensor)}"
     yield ""
 
 

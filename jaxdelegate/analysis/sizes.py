@@ -1,8 +1,8 @@
 """Where the bytes of a file are, as the official schema's accessors read its buffers."""
 
+import contextlib
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
@@ -47,18 +47,10 @@ def _buffers(model: Model) -> Iterator[tuple[int, np.ndarray]]:
     table = schema.Model.GetRootAs(model.content)
     content = np.frombuffer(model.content, np.uint8)
     for index in range(table.BuffersLength()):
-        try:
-            yield index, _data(table.Buffers(index), content)
-        except (
-            struct.error,
-            ValueError,
-            TypeError,
-        ):  # a buffer that nothing refers to may be damaged
-            continue
-
-
-def _data(buffer: Any, content: np.ndarray) -> np.ndarray:
-    data = buffer.DataAsNumpy()
-    if isinstance(data, np.ndarray):
-        return data
-    return content[buffer.Offset() : buffer.Offset() + buffer.Size()]
+        # A buffer that nothing refers to may be damaged.
+        with contextlib.suppress(struct.error, ValueError, TypeError):
+            buffer = table.Buffers(index)
+            data = buffer.DataAsNumpy()
+            if not isinstance(data, np.ndarray):
+                data = content[buffer.Offset() : buffer.Offset() + buffer.Size()]
+            yield index, data

@@ -21,7 +21,7 @@ class Row:
     engine: Engine
     error: str | None = None
     ready_milliseconds: float = 0.0
-    milliseconds: float = 0.0  # of one inference
+    milliseconds: float = 0.0  # one inference
     difference: float | None = None  # None: not compared
     outputs: Sequence[np.ndarray] = ()
     report: str = ""

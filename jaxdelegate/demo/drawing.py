@@ -20,8 +20,8 @@ _COLORS: tuple[_Color, ...] = (
     (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66),
     (0, 114, 178), (213, 94, 0), (204, 121, 167),
 )  # fmt: skip
-_OPACITY = 0.55  # of a mask
-_MIN_SCORE = 0.3  # of a joint that is drawn
+_OPACITY = 0.55  # a mask's
+_MIN_SCORE = 0.3  # less certain joints are not drawn
 _MAX_LABELS = 3
 
 

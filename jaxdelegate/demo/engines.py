@@ -17,7 +17,7 @@ from jaxdelegate.lru_cache import LruCache
 
 MAX_TENSOR_BYTES = 256 << 20
 
-_MAX_SECONDS = 0.5  # of all timed invokes together; one is always timed
+_MAX_SECONDS = 0.5  # all timed invokes together; one is always timed
 _REFERENCE_REPORT = "The numpy reference runs every operator. It has no delegate."
 _LITERT_REPORT = (
     "LiteRT's interpreter with its defaults: XNNPACK runs the operators that it supports, LiteRT's "
@@ -28,7 +28,7 @@ _LITERT_REPORT = (
 @dataclasses.dataclass(frozen=True, eq=False)  # hashable, whatever the options
 class Engine:
     name: str
-    options: Mapping[str, str] | None = None  # of JaxDelegate; None: no delegate
+    options: Mapping[str, str] | None = None  # JaxDelegate's; None: no delegate
     is_litert: bool = False  # whether it is LiteRT's interpreter
     is_quantized: bool = False  # whether it runs the int8 network of a task
 

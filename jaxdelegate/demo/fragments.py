@@ -9,7 +9,7 @@ from jaxdelegate.demo.results import Found
 from jaxdelegate.demo.uploads import Output
 
 _HEADINGS = ("Engine", "Ready (ms)", "Latency (ms)", "Frames/s", "Largest difference")
-_MAX_ROWS = 8  # of scores
+_MAX_ROWS = 8  # scores
 
 
 def comparison(rows: Sequence[Row], waiting: Sequence[str] = ()) -> str:

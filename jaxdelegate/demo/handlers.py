@@ -37,7 +37,7 @@ _NO_PICTURE = {
     VIDEO: "Choose a video. The first 10 seconds are used, 10 frames per second.",
     LIVE: "Start the camera. The selected engine runs each frame.",
 }
-_ERRORS = (JaxDelegateError, ValueError, RuntimeError)  # of engines; others are bugs
+_ERRORS = (JaxDelegateError, ValueError, RuntimeError)  # engines'; others are bugs
 _SHOW_RESULTS = (gr.update(visible=False), gr.update(visible=True))  # and hide the problem
 _NO_FILM = gr.update(value=None, visible=False)
 

@@ -125,7 +125,7 @@ class DemoResult:
     ready_ms: float  # load, partition, compile
     delegate_ms: float  # median of the timed runs
     reference_ms: float  # one run
-    largest_error: float  # of any output element, relative to the largest output
+    largest_error: float  # any output element's, relative to the largest output
     agrees: bool
 
     def __str__(self) -> str:

@@ -51,10 +51,10 @@ class Found:
 
 # ---- the outputs of TFLite_Detection_PostProcess, in any file
 
-Positions = tuple[int, int, int, int]  # of boxes, classes, scores and count among the outputs
+Positions = tuple[int, int, int, int]  # where boxes, classes, scores, count are
 
 _OPERATOR = "TFLite_Detection_PostProcess"
-_MIN_SCORE = 0.5  # of a detected object
+_MIN_SCORE = 0.5  # less certain objects are left out
 
 
 def detection_outputs(main: Subgraph) -> Positions | None:

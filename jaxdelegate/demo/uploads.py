@@ -39,7 +39,7 @@ class Upload:
     content: bytes
     inputs: Sequence[Mapping[str, Any]]
     outputs: Sequence[Mapping[str, Any]]
-    detections: Positions | None = None  # of a detector; None: it is not one
+    detections: Positions | None = None  # a detector's; None: it is not one
     # What the file says of its inputs and outputs, by tensor.
     described: Mapping[int, TensorDescription] = dataclasses.field(default_factory=dict)
 
@@ -127,7 +127,7 @@ def read(path: str | os.PathLike[str], engines: Engines) -> Upload:
         raise ModelError(f"{name}: the file is empty")
     try:
         opened = engines.open(content, REFERENCE)
-    except ModelError as error:  # of a model without a name
+    except ModelError as error:  # the model has no name here
         raise ModelError(str(error).replace("<bytes>", name, 1)) from error
     model = read_model(content)
     detections = detection_outputs(model.subgraphs[0])

@@ -49,7 +49,7 @@ class DelegationReport:
     device: str  # as reasons name it: "the GPU", "XLA:CPU"
     nodes: tuple[NodeReport, ...]
     subgraph: int = 0
-    remark: str = ""  # of the delegate, about how it runs its operators
+    remark: str = ""  # the delegate's, about how it runs its operators
 
     @property
     def delegated(self) -> tuple[NodeReport, ...]:
@@ -121,18 +121,18 @@ class DelegationReport:
         Reasons that differ only in the tensor or the estimate that they name have one cause. Shapes
         that depend on data come last: usually operators in the lines above cause them.
         """
-        found: dict[str, list[NodeReport]] = {}
+        causes: dict[str, list[NodeReport]] = {}
         for node in self.left:
             cause = _TENSOR.sub(
                 lambda match: "a shape" if match[0].startswith("the shape") else "a tensor",
                 node.reason or "no reason",
             )
             cause = _ESTIMATE.sub("", cause)
-            found.setdefault(cause, []).append(node)
-        order = sorted(found, key=lambda cause: (_CONSEQUENCE in cause, -len(found[cause])))
-        lines = [_cause(cause, found[cause]) for cause in order[:_CAUSES]]
+            causes.setdefault(cause, []).append(node)
+        order = sorted(causes, key=lambda cause: (_CONSEQUENCE in cause, -len(causes[cause])))
+        lines = [_cause(cause, causes[cause]) for cause in order[:_CAUSES]]
         if len(order) > _CAUSES:
-            rest = sum(len(found[cause]) for cause in order[_CAUSES:])
+            rest = sum(len(causes[cause]) for cause in order[_CAUSES:])
             reasons = plural(len(order) - _CAUSES, "other reason")
             lines.append(f"{plural(rest, 'more operator')}, for {reasons}")
         return [printable(line) for line in lines]

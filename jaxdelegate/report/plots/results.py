@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _Record = Mapping[str, Any]
 
 _MAX_NAMES = 3  # models or devices in a title
-_MAX_INDICES = 3  # of fused operators, in a label
+_MAX_INDICES = 3  # fused operators that a label names
 
 
 def draw(
