@@ -39,6 +39,20 @@ def tower(length: int) -> bytes:
     return builder.build()
 
 
+def half_weights(length: int) -> bytes:
+    """Products one after another, each with float16 weights and a DEQUANTIZE."""
+    builder = ModelBuilder("halves")
+    x = builder.input((1, 8), name="x")
+    for i in range(length):
+        half = builder.constant(np.eye(8, dtype=np.float16), f"half_{i}")
+        weights, y = builder.tensor((8, 8), name=f"w{i}"), builder.tensor((1, 8), name=f"y{i}")
+        builder.operator("DEQUANTIZE", [half], [weights])
+        builder.operator("FULLY_CONNECTED", [x, weights], [y])
+        x = y
+    builder.outputs(x)
+    return builder.build()
+
+
 def fully_connected(rows: int, depth: int, units: int) -> ModelBuilder:
     """One product, float32."""
     builder = ModelBuilder()
@@ -62,3 +76,8 @@ def _tower() -> Callable[[int], bytes]:
 @pytest.fixture(name="fully_connected")
 def _fully_connected() -> Callable[[int, int, int], ModelBuilder]:
     return fully_connected
+
+
+@pytest.fixture(name="half_weights")
+def _half_weights() -> Callable[[int], bytes]:
+    return half_weights

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from jaxdelegate.analysis.analyzer import analyze_model
-from jaxdelegate.analysis.layout import INPUTS, NODE_HEIGHT, NODE_WIDTH, OUTPUTS, Layout, layout
 from jaxdelegate.analysis.measured import with_latency
 from jaxdelegate.analysis.page import html_page
 from jaxdelegate.demo.mobilenet import mobilenet_v1
@@ -156,87 +154,14 @@ def test_two_thousand_operators(tower: Callable[[int], bytes], opened: Opened) -
     assert re.search(r'<section id="operators"[^>]*data-rows="2000"', dom)
 
 
-# ---- layout
-
-
-def boxes(drawn: Layout) -> dict[int, tuple[float, float]]:
-    return {box.node: (box.x, box.y) for box in drawn.boxes}
-
-
-def test_a_chain_is_a_column(chain: Chain) -> None:
-    drawn = layout(analyze_model(chain("RELU", "RELU")).subgraphs[0])
-    at = boxes(drawn)
-    assert [node for node, _ in sorted(at.items(), key=lambda item: item[1][1])] == [
-        INPUTS,
-        0,
-        1,
-        OUTPUTS,
-    ]
-    assert {x for x, _ in at.values()} == {NODE_WIDTH / 2}
-    assert drawn.width == NODE_WIDTH
-    assert [(e.source, e.target, e.tensor) for e in drawn.edges] == [
-        (INPUTS, 0, 0),
-        (0, 1, 1),
-        (1, OUTPUTS, 2),
-    ]
-
-
-@pytest.mark.parametrize("length", [5, 60])
-def test_nodes_do_not_overlap_and_are_on_the_page(
-    tower: Callable[[int], bytes], length: int
-) -> None:
-    drawn = layout(analyze_model(tower(length)).subgraphs[0])
-    at = boxes(drawn)
-    assert len(at) == length + 2
-    places = sorted(at.values(), key=lambda place: (place[1], place[0]))
-    for (x1, y1), (x2, y2) in itertools.pairwise(places):
-        assert y1 != y2 or x2 - x1 >= NODE_WIDTH
-    assert all(NODE_WIDTH / 2 - 0.1 <= x <= drawn.width - NODE_WIDTH / 2 + 0.1 for x, _ in places)
-    assert all(0 <= y - NODE_HEIGHT / 2 <= drawn.height - NODE_HEIGHT for _, y in places)
-    for edge in drawn.edges:
-        assert (edge.points[0], edge.points[-1]) == (at[edge.source], at[edge.target])
-        assert [y for _, y in edge.points] == sorted(y for _, y in edge.points)
-
-
-def test_skips_run_next_to_the_nodes(tower: Callable[[int], bytes]) -> None:
-    drawn = layout(analyze_model(tower(5)).subgraphs[0])
-    at = boxes(drawn)
-    (skip,) = (edge for edge in drawn.edges if len(edge.points) > 2)
-    for x, y in skip.points[1:-1]:
-        assert all(abs(x - bx) > NODE_WIDTH / 2 for bx, by in at.values() if by == y)
-
-
 def test_a_subgraph_without_operators_has_a_page(opened: Opened) -> None:
     builder = ModelBuilder()
     builder.outputs(builder.input((3,)))
     analysis = analyze_model(builder.build())
-    assert set(boxes(layout(analysis.subgraphs[0]))) == {INPUTS, OUTPUTS}
     assert body(opened(html_page(analysis)))["nodes"] == "0"
 
 
-def test_what_prepares_weights_is_next_to_the_chain() -> None:
-    drawn = layout(analyze_model(half_weights(30)).subgraphs[0])
-    at = boxes(drawn)
-    chain = [at[node][0] for node in (INPUTS, *range(1, 60, 2), OUTPUTS)]
-    assert max(chain) - min(chain) < NODE_WIDTH / 2
-    assert drawn.width < 3 * NODE_WIDTH
-
-
 # ---- what the page shows first
-
-
-def half_weights(length: int) -> bytes:
-    """Products one after another, each with float16 weights and a DEQUANTIZE."""
-    builder = ModelBuilder("halves")
-    x = builder.input((1, 8), name="x")
-    for i in range(length):
-        half = builder.constant(np.eye(8, dtype=np.float16), f"half_{i}")
-        weights, y = builder.tensor((8, 8), name=f"w{i}"), builder.tensor((1, 8), name=f"y{i}")
-        builder.operator("DEQUANTIZE", [half], [weights])
-        builder.operator("FULLY_CONNECTED", [x, weights], [y])
-        x = y
-    builder.outputs(x)
-    return builder.build()
 
 
 # In pixels of the window; a text's size on the screen.
@@ -301,7 +226,9 @@ def test_the_graph_opens_centered_and_readable(
     assert_centered_and_readable(seen(opened, tower(length), width))
 
 
-def test_what_prepares_weights_leaves_the_graph_centered(opened: Opened) -> None:
+def test_what_prepares_weights_leaves_the_graph_centered(
+    half_weights: Callable[[int], bytes], opened: Opened
+) -> None:
     assert_centered_and_readable(seen(opened, half_weights(50), 1400))
 
 
@@ -335,7 +262,9 @@ RESIZED = """
 """
 
 
-def test_the_view_is_fitted_until_the_user_moves_it(opened: Opened) -> None:
+def test_the_view_is_fitted_until_the_user_moves_it(
+    half_weights: Callable[[int], bytes], opened: Opened
+) -> None:
     page = html_page(analyze_model(half_weights(20))).replace("</body>", f"{RESIZED}</body>")
     found = body(opened(page))
     assert found["before"] == found["again"] != found["zoomed"] == found["kept"]
