@@ -7,11 +7,11 @@ object of numbers by the name of a tensor, or by "#12" or "12" for an operator o
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxdelegate.analysis.records import ModelAnalysis, OperatorAnalysis, SubgraphAnalysis
+from jaxdelegate.analysis.records import ModelAnalysis, SubgraphAnalysis
 from jaxdelegate.errors import OptionError
 from jaxdelegate.text import plural
 
@@ -30,7 +30,7 @@ def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
         values = _shares(_profile_rows(profile, path), path)
     else:
         values = _plain_values(record, analysis.subgraphs[0], path)
-    return _with(analysis, path, values, lambda op, v: dataclasses.replace(op, latency_ms=v))
+    return _with(analysis, path, "latency_ms", values)
 
 
 def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
@@ -51,7 +51,7 @@ def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
                 values[node] = max(error, values.get(node, 0.0))
     else:
         values = _plain_values(record, analysis.subgraphs[0], path)
-    return _with(analysis, path, values, lambda op, v: dataclasses.replace(op, error=v))
+    return _with(analysis, path, "error", values)
 
 
 def _read(path: str | Path) -> dict[str, Any]:
@@ -130,11 +130,9 @@ def _plain_values(
 
 
 def _with(
-    analysis: ModelAnalysis,
-    path: str | Path,
-    values: Mapping[int, float],
-    change: Callable[[OperatorAnalysis, float | None], OperatorAnalysis],
+    analysis: ModelAnalysis, path: str | Path, field: str, values: Mapping[int, float]
 ) -> ModelAnalysis:
+    """The analysis with this field of the main subgraph's operators; None: no value."""
     main = analysis.subgraphs[0]
     count = len(main.operators)
     beyond = [i for i in values if not 0 <= i < count]
@@ -142,6 +140,9 @@ def _with(
         raise OptionError(
             f"{path}: the model has {plural(count, 'operator')}, got operator {beyond[0]}"
         )
-    operators = tuple(change(op, values.get(op.index)) for op in main.operators)
-    main = dataclasses.replace(main, operators=operators)
+    operators = []
+    for operator in main.operators:
+        value: dict[str, Any] = {field: values.get(operator.index)}
+        operators.append(dataclasses.replace(operator, **value))
+    main = dataclasses.replace(main, operators=tuple(operators))
     return dataclasses.replace(analysis, subgraphs=(main, *analysis.subgraphs[1:]))

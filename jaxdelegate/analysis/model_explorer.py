@@ -5,7 +5,6 @@ graphs by id, nodes by id. Its TFLite adapter uses an operator's index as id, an
 or if that is empty the first signature's key, "main" or "subgraph_<index>".
 """
 
-import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -36,11 +35,14 @@ _QUANTITIES: dict[str, tuple[str, _Value]] = {
 
 def node_data(analysis: ModelAnalysis) -> dict[str, NodeData]:
     """Node data by quantity: "partition", "flops", "bytes", and if measured "latency", "error"."""
-    quantities = {"partition": _by_graph(analysis, _partitions)}
-    for name, (title, value) in _QUANTITIES.items():
-        graphs = _by_graph(analysis, functools.partial(_graph, title=title, value=value))
-        if any(graph["results"] for graph in graphs.values()):
-            quantities[name] = graphs
+    graphs: dict[str, SubgraphAnalysis] = {}
+    for subgraph in analysis.subgraphs:  # the first of those with the same name is shown
+        graphs.setdefault(graph_id(analysis, subgraph), subgraph)
+    quantities = {"partition": {name: _partitions(graph) for name, graph in graphs.items()}}
+    for quantity, (title, value) in _QUANTITIES.items():
+        values = {name: _values(graph, title, value) for name, graph in graphs.items()}
+        if any(graph["results"] for graph in values.values()):
+            quantities[quantity] = values
     return quantities
 
 
@@ -64,16 +66,7 @@ def graph_id(analysis: ModelAnalysis, subgraph: SubgraphAnalysis) -> str:
     return keys[0] if keys else "main" if subgraph.index == 0 else f"subgraph_{subgraph.index}"
 
 
-def _by_graph(
-    analysis: ModelAnalysis, make: Callable[[SubgraphAnalysis], dict[str, Any]]
-) -> NodeData:
-    graphs: NodeData = {}
-    for subgraph in analysis.subgraphs:  # the first of those with the same name is shown
-        graphs.setdefault(graph_id(analysis, subgraph), make(subgraph))
-    return graphs
-
-
-def _graph(subgraph: SubgraphAnalysis, title: str, value: _Value) -> dict[str, Any]:
+def _values(subgraph: SubgraphAnalysis, title: str, value: _Value) -> dict[str, Any]:
     values = ((op.index, value(op)) for op in subgraph.operators)
     results = {str(i): {"value": v} for i, v in values if v is not None and abs(v) < math.inf}
     return {"results": results, "name": title, "gradient": _GRADIENT}

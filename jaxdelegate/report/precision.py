@@ -5,6 +5,7 @@ import dataclasses
 from jaxdelegate.text import plural, printable, shortened, wrapped
 
 _LIMITS = {"float16": 65504.0}
+_ROWS, _WORST = 20, 3  # operators that a report and its advice list
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +150,3 @@ class PrecisionReport:
                 "operator alone is within it; small errors add up."
             )
         return f"{self.compute_dtype}: all operators within tolerance {bound}; {off}."
-
-
-_ROWS, _WORST = 20, 3
