@@ -77,7 +77,9 @@ def float16_sums(graph: Graph) -> Iterator[Finding]:
 
 
 def _float_nodes(graph: Graph, risk: Float16) -> list[Node]:
-    return [n for n in graph.nodes if record_of(n.name).float16 is risk and not n.is_constant]
+    return [
+        n for n in graph.nodes if record_of(n.name).precision.float16 is risk and not n.is_constant
+    ]
 
 
 def _extent(node: Node) -> int | None:
@@ -148,11 +150,11 @@ def _padding(graph: Graph, node: Node) -> float:
 
 def _channels(node: Node) -> tuple[int, int] | None:
     """A product's input and output channels."""
-    count = record_of(node.name).channels
-    if count is None:
+    product = record_of(node.name).product
+    if product is None or product.channels is None:
         return None
     try:
-        return count(node.operator.options, node.inputs, node.outputs)
+        return product.channels(node.operator.options, node.inputs, node.outputs)
     except (IndexError, ValueError):
         return None
 

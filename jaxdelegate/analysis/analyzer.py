@@ -21,6 +21,7 @@ from jaxdelegate.analysis.records import (
     TensorAnalysis,
     json_value,
 )
+from jaxdelegate.costs import Cost, operator_cost, spec_bytes
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.model.descriptions import ModelDescription, describe

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Mapping
 
 from jaxdelegate.analysis.records import Finding
-from jaxdelegate.measuring.costs import Cost, specs_bytes
+from jaxdelegate.costs import Cost, specs_bytes
 from jaxdelegate.model.records import Model, Subgraph, Tensor
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.plan import node_subsets
