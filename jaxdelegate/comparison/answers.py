@@ -5,12 +5,7 @@ import os
 
 import numpy as np
 
-from jaxdelegate.comparison.likeness import Precision
-
-_MOST = 0.5  # no rounding explains a larger margin, as in likeness.py
-# What is never wrong. In float32 the kernels of LiteRT and XLA differ by up to 5e-6 for the bundles
-# that were measured; weights that were rounded to float16 differ by 1e-3 and more.
-_SMALL: dict[Precision, float] = {"float": 1e-4, "reduced": 0.05, "quantized": 0.05}
+from jaxdelegate.comparison.bounds import LOG_PROBABILITIES, MOST, Precision, allowed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,13 +124,13 @@ class LanguageModelDiff:
     @property
     def rounding(self) -> float:
         """The largest difference that rounding explains: a small one, or twice LiteRT's noise."""
-        return max(_SMALL[self.precision], 2 * (self.noise or 0.0))
+        return allowed(LOG_PROBABILITIES[self.precision], self.noise or 0.0)
 
     @property
     def limit(self) -> float:
         """The largest margin that rounding explains, by what was measured."""
         measured = max(min(self.difference, self.rounding), self.noise or 0.0)
-        return min(2 * measured, _MOST)
+        return allowed(0.0, measured, MOST)
 
     def is_close(self, step: Step) -> bool:
         """Whether rounding decides between the tokens of a step."""

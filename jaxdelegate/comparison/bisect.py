@@ -3,36 +3,35 @@
 import dataclasses
 import functools
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 from tqdm import tqdm
 
-from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.diff import with_usable_indices
-from jaxdelegate.comparison.inputs import InputSettings
-from jaxdelegate.comparison.likeness import Likeness
-from jaxdelegate.comparison.metrics import TensorComparison
-from jaxdelegate.comparison.own_errors import OperatorCheck
+from jaxdelegate.comparison.bounds import Bounds, precision
+from jaxdelegate.comparison.diff import check_counts
+from jaxdelegate.comparison.figures import Likeness
+from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
+from jaxdelegate.comparison.metrics import TensorComparison, comparer_for
+from jaxdelegate.comparison.operators import OperatorCheck
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import (
+    Arrays,
     ModelPath,
-    OpenRange,
+    Reference,
     Restricted,
     Runner,
     Test,
     delegated,
-    reference_runner,
 )
-from jaxdelegate.comparison.tensors import comparer_for
-from jaxdelegate.comparison.verdict import EndToEnd, Runs, check, precision
+from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable, shortened
 
 ProbeResult = Literal["agrees", "rounding", "wrong_without_delegate", "found"]
+OpenRange = Callable[[int, int], Test]  # first and last delegated operator -> the side under test
 _NOWHERE = 2**31 - 1  # larger than any operator index: nothing is delegated
 
 
@@ -147,17 +146,18 @@ def bisect(
             f"got {first} .. {last}"
         )
     settings = with_usable_indices(inputs or InputSettings(), model, reference)
+    check_counts(num_runs=num_runs)
     is_reduced = open_range(first, last).is_reduced
     bounds = (bounds or Bounds()).for_precision(is_reduced=is_reduced)
-    arrays, want = _reference_runs(model, reference, settings, num_runs)
     with tqdm(desc="bisecting", unit=" ranges", disable=None, leave=False) as bar:
-        prober = _Prober(record, open_range, bounds, arrays, want, bar)
+        prober = _Prober(record, open_range, bounds, Reference(reference, model), bar)
+        prober.run_reference(settings, num_runs)
         full = prober(first, last)
         if not full.is_wrong:
             return Bisection("agrees", full, None, (), prober.count)
         operators, alike = None, tuple[Likeness, ...]()
         if full.error is None:
-            operators, alike = prober.judged(model, reference, first, last)
+            operators, alike = prober.judged(first, last)
         conclude = functools.partial(Bisection, full=full, operators=operators, likenesses=alike)
         if prober.whole is not None and all(figure.agrees for figure in alike):
             return conclude("rounding", empty=None, culprits=(), probes=prober.count)
@@ -216,106 +216,89 @@ def _name(record: Model, index: int) -> NodeName:
     return NodeName(index, operator.name, names)
 
 
-def _reference_runs(
-    model: ModelPath, reference: str, settings: InputSettings, runs: int
-) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
-    if runs < 1:
-        raise OptionError(f"num_runs: must be at least 1, got {runs}")
-    runner = reference_runner(reference, model)
-    source = settings.source(runner.interpreter.get_input_details())
-    arrays, outputs = [], []
-    for _ in range(runs):
-        arrays.append(source())
-        runner(arrays[-1])
-        outputs.append(runner.outputs())
-    return arrays, outputs
-
-
-@dataclasses.dataclass
 class _Prober:
     """Runs the model with a range delegated, each range once; shows a progress bar."""
 
-    record: Model
-    open_range: OpenRange
-    bounds: Bounds
-    arrays: Sequence[Sequence[np.ndarray]]
-    want: Sequence[Sequence[np.ndarray]]
-    bar: tqdm
-    whole: EndToEnd | None = None
-    judged_runs: Sequence[int] = ()
-    known: dict[tuple[int, int, tuple[int, ...]], Probe] = dataclasses.field(default_factory=dict)
+    def __init__(
+        self, record: Model, open_range: OpenRange, bounds: Bounds, reference: Reference, bar: tqdm
+    ) -> None:
+        self._record, self._open_range, self._bounds = record, open_range, bounds
+        self._reference, self._bar = reference, bar
+        self._random = random_outputs(record)
+        self._arrays, self._want = list[Arrays](), list[Arrays]()
+        self._known: dict[tuple[int, int, tuple[int, ...]], Probe] = {}
+        self.whole: EndToEnd | None = None
+
+    def run_reference(self, settings: InputSettings, num_runs: int) -> None:
+        """Draw the inputs of all probes, and compute their expected outputs."""
+        runner = self._reference.runner()
+        source = settings.source(runner.interpreter.get_input_details())
+        for _ in range(num_runs):
+            self._arrays.append(source())
+            runner(self._arrays[-1])
+            self._want.append(runner.outputs())
 
     @property
     def count(self) -> int:
-        return len(self.known)
+        return len(self._known)
 
     def __call__(self, first: int, last: int, nodes: Sequence[int] = ()) -> Probe:
         """Delegate the range, or only some nodes of it."""
         if len(nodes) == last - first + 1:
             nodes = ()
         key = (first, last, tuple(nodes))
-        if key not in self.known:
-            test = self.open_range(first, last)
-            self.known[key] = self._run(first, last, test.restricted(nodes) if nodes else test)
-        return self.known[key]
+        if key not in self._known:
+            test = self._open_range(first, last)
+            self._known[key] = self._run(first, last, test.restricted(nodes) if nodes else test)
+        return self._known[key]
 
-    def judged(
-        self, model: ModelPath, reference: str, first: int, last: int
-    ) -> tuple[OperatorCheck, tuple[Likeness, ...]]:
+    def judged(self, first: int, last: int) -> tuple[OperatorCheck, tuple[Likeness, ...]]:
         """Each operator of a wrong range alone, and how alike its outputs are as a whole.
 
         If no operator is wrong, a range is wrong from now on if its outputs are not alike.
         """
-        test, runs = self.open_range(first, last), self._runs(first, last)
-        operators = check(model, self.record, test, reference, self.bounds, runs)
-        of, random = precision(self.record, is_reduced=test.is_reduced), random_outputs(self.record)
-        whole = EndToEnd(
-            model, self.record, reference, test, runs.arrays, runs.want, of=of, random=random
-        )
+        record, test = self._record, self._open_range(first, last)
+        runs = self._compared(self._outputs(test))
+        operators = check(record, test, self._reference, self._bounds, runs)
+        of = precision(record, is_reduced=test.is_reduced)
+        whole = EndToEnd(record, test, self._reference, runs, of)
         alike = whole(runs.got)
         if alike and not operators.wrong:
-            self.whole, self.judged_runs = whole, runs.numbers
-            self.known.clear()
+            self.whole = whole
+            self._known.clear()
         return operators, alike
-
-    def _runs(self, first: int, last: int) -> Runs:
-        runner, runs = Runner("test", self.open_range(first, last).open()), Runs()
-        for arrays, want in zip(self.arrays, self.want, strict=True):
-            runner(arrays)
-            got = runner.outputs()
-            runs.add(arrays, got, want, self._compared([got], [want]))
-        return runs
-
-    def _compared(
-        self, got: Iterable[Sequence[np.ndarray]], want: Iterable[Sequence[np.ndarray]]
-    ) -> tuple[TensorComparison, ...]:
-        subgraph = self.record.subgraphs[0]
-        comparers = [comparer_for(subgraph.tensors[i], self.bounds) for i in subgraph.outputs]
-        for one, other in zip(got, want, strict=True):
-            for comparer, g, w in zip(comparers, one, other, strict=True):
-                comparer.add(g, w)
-        random = random_outputs(self.record)
-        results = (comparer.result() for comparer in comparers)
-        return tuple(result for result in results if result.index not in random)
 
     def minimal_subset(self, first: int, last: int) -> list[int]:
         """The operators of a wrong range that are enough; all if a delegate is not in Python."""
         nodes = range(first, last + 1)
-        if not self.open_range(first, last).can_be_restricted:
+        if not self._open_range(first, last).can_be_restricted:
             return list(nodes)
         return ddmin(nodes, lambda some: self(first, last, some).is_wrong)
 
     def _run(self, first: int, last: int, test: Test) -> Probe:
-        self.bar.update()
-        results = []
+        self._bar.update()
         try:
-            runner = Runner("test", test.open())
-            for arrays in self.arrays:
-                runner(arrays)
-                results.append(runner.outputs())
+            got = self._outputs(test)
         except JaxDelegateError as error:
             return Probe(first, last, (), str(error).splitlines()[0])
         if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
             raise OptionError(f"{test.name}: the delegate ignores first_delegate_node_index")
-        alike = () if self.whole is None else self.whole([results[i] for i in self.judged_runs])
-        return Probe(first, last, self._compared(results, self.want), likenesses=alike)
+        whole = self.whole
+        alike = () if whole is None else whole([got[i] for i in whole.runs.numbers])
+        return Probe(first, last, self._compared(got).compared, likenesses=alike)
+
+    def _outputs(self, test: Test) -> list[Arrays]:
+        """Those of each run."""
+        runner, outputs = Runner("test", test.open()), []
+        for arrays in self._arrays:
+            runner(arrays)
+            outputs.append(runner.outputs())
+        return outputs
+
+    def _compared(self, got: Sequence[Arrays]) -> Runs:
+        subgraph = self._record.subgraphs[0]
+        comparers = [comparer_for(subgraph.tensors[i], self._bounds) for i in subgraph.outputs]
+        runs = Runs(comparers, self._random)
+        for row in zip(self._arrays, got, self._want, strict=True):
+            runs.add(*row)
+        return runs

@@ -1,24 +1,28 @@
-"""Compares two files on the same inputs: float and quantized, or before and after a save."""
+"""Compares two files of one network on the same inputs, as real numbers.
+
+They are float and quantized, for example, or before and after a save.
+"""
 
 import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from tqdm import tqdm
+import numpy as np
 
-from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.diff import (
-    InferenceDiff,
-    Sides,
-    check_counts,
-    name_of,
-    with_usable_indices,
-)
-from jaxdelegate.comparison.file_pair import FilePair
-from jaxdelegate.comparison.inputs import InputSettings
+from jaxdelegate.comparison.bounds import Bounds, precision
+from jaxdelegate.comparison.diff import InferenceDiff, Sides, check_counts, name_of
+from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
 from jaxdelegate.comparison.metrics import Comparer
 from jaxdelegate.comparison.random_numbers import random_outputs
-from jaxdelegate.comparison.sides import ModelPath, Runner, Test, reference_runner
-from jaxdelegate.comparison.verdict import EndToEnd, precision
-from jaxdelegate.model.records import read_model
+from jaxdelegate.comparison.sides import Arrays, ModelPath, Reference, Runner, Test
+from jaxdelegate.comparison.verdict import EndToEnd, Runs
+from jaxdelegate.errors import OptionError
+from jaxdelegate.model.records import Model, Tensor, read_model
+from jaxdelegate.quant.affine import dequantize, quantize
+from jaxdelegate.runtime.tensor_details import array_type, to_api_dtype
+from jaxdelegate.text import printable
+
+Ends = Literal["inputs", "outputs"]
 
 
 def file_diff(
@@ -47,46 +51,221 @@ def file_diff(
     pair.check_shapes(inputs.shapes)
     of = precision(pair.tested, pair.other, is_reduced=test.is_reduced)
     settings = with_usable_indices(inputs, model, reference)
-    got, want = Runner("test", test.open()), reference_runner(reference, against)
+    side = Reference(reference, against, pair.other_inputs, pair.other_outputs)
+    got = Runner("test", test.open(), pair.tested_inputs, pair.tested_outputs)
     details = pair.drawn_details(got.interpreter.get_input_details(), settings.files)
-    source = settings.source(details)
-    random = _random(pair)
     bounds = (bounds or Bounds()).for_precision(is_reduced=of == "reduced")
-    sides = Sides(got, want, _comparers(pair, bounds), random)
-    for _ in tqdm(range(num_runs), "comparing", disable=None, leave=False):
-        sides.run(*pair.given(source()), invocations_per_run, pair.compared)
-    runs = sides.runs
-    whole = EndToEnd(
-        against,
-        pair.other,
-        reference,
-        test,
-        runs.arrays,
-        runs.want,
-        of=of,
-        random=random,
-        read=pair.read,
-    )
-    found = sides.result(model, test, reference, settings.seed)
+    runs = Runs(pair.comparers(bounds), pair.random())
+    both = Sides(test, got, side.runner(), runs)
+    both.run(settings.source(details), num_runs, invocations_per_run)
     return dataclasses.replace(
-        found,
-        likenesses=whole(runs.got),
+        both.result(model, reference, settings.seed),
+        likenesses=EndToEnd(pair.other, test, side, runs, of)(runs.got),
         remarks=test.remarks,
         against=name_of(against),
     )
 
 
-def _comparers(pair: FilePair, bounds: Bounds) -> list[Comparer]:
-    main = pair.other.subgraphs[0]
-    return [
-        Comparer(index, main.tensors[index].name, pair.dtype(i), bounds)
-        for i, index in enumerate(main.outputs)
-    ]
+@dataclasses.dataclass(frozen=True)
+class FilePair:
+    """The main subgraphs of a tested file and of the one that it is compared with.
+
+    Attributes:
+        tested: the file under test.
+        other: the file that has the expected results.
+        inputs: for each input of `other`, the position of the tested file's.
+        outputs: for each output of `other`, the position of the tested file's.
+    """
+
+    tested: Model
+    other: Model
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tested: Model, other: Model) -> "FilePair":
+        """Pair by the tensors' names, else by the signatures' names, else by order.
+
+        Raises:
+            OptionError: the files have different numbers of inputs or outputs.
+        """
+        inputs, outputs = _paired(tested, other, "inputs"), _paired(tested, other, "outputs")
+        return cls(tested, other, inputs, outputs)
+
+    def check_shapes(self, given: Collection[str]) -> None:
+        """Check that inputs take the same shapes, but those whose shape the user gives, by name.
+
+        Raises:
+            OptionError: the shapes of an input differ.
+        """
+        for _, ours, theirs in self._input_pairs():
+            a, b = (t.shape_signature or t.shape for t in (ours, theirs))
+            fits = len(a) == len(b) and all(
+                n == m or -1 in (n, m) for n, m in zip(a, b, strict=True)
+            )
+            if not fits and ours.name not in given:
+                raise OptionError(
+                    f"against: input {ours.name!r} has the shape {list(a)}, but {theirs.name!r} of "
+                    f"the other file has {list(b)}; give both a shape with --input_layer="
+                    f"{printable(ours.name)} and --input_layer_shape, or compare files of one "
+                    "network"
+                )
+
+    def drawn_details(
+        self, details: Sequence[Mapping[str, Any]], files: Collection[str]
+    ) -> list[dict[str, Any]]:
+        """The tested file's `get_input_details()`, with the dtypes in which to draw its inputs.
+
+        If the tested file takes floats where the other takes integers, integers are drawn: both
+        files can represent them. Values from `files`, by input name, have the tested file's dtype.
+        """
+        drawn = [dict(detail) for detail in details]
+        for position, ours, theirs in self._input_pairs():
+            detail = drawn[position]
+            if ours.dtype.kind == "f" and theirs.dtype.kind in "iu" and ours.name not in files:
+                detail["dtype"] = array_type(theirs)
+        return drawn
+
+    def tested_inputs(self, drawn: Arrays) -> list[np.ndarray]:
+        """The tested file's inputs, from arrays of `drawn_details`.
+
+        Both files have the same real values, as far as the other's scales can represent them.
+        """
+        tested = list(drawn)
+        for position, ours, theirs in self._input_pairs():
+            array, dtype = drawn[position], np.dtype(array_type(ours))
+            if ours.dtype.kind == "f" and theirs.spec().is_quantized:
+                stored = self._stored(array, ours, theirs)
+                tested[position] = _real(theirs, stored).astype(dtype)
+            elif array.dtype != dtype:
+                tested[position] = array.astype(dtype)
+        return tested
+
+    def other_inputs(self, drawn: Arrays) -> list[np.ndarray]:
+        """The other file's inputs, from arrays of `drawn_details`."""
+        pairs = self._input_pairs()
+        return [self._stored(drawn[position], ours, theirs) for position, ours, theirs in pairs]
+
+    @staticmethod
+    def _stored(array: np.ndarray, ours: Tensor, theirs: Tensor) -> np.ndarray:
+        """A drawn array as the other file's tensor has it."""
+        is_theirs = array.dtype != np.dtype(array_type(ours)) or _are_alike(ours, theirs)
+        return array if is_theirs else _stored(theirs, _real(ours, array))
+
+    def tested_outputs(self, got: Arrays) -> list[np.ndarray]:
+        """The tested file's outputs as real numbers, in the other's order."""
+        return [
+            _as(self.dtype(output), _real(ours, got[position]))
+            for output, (position, ours, _) in enumerate(self._output_pairs())
+        ]
+
+    def other_outputs(self, want: Arrays) -> list[np.ndarray]:
+        """The other file's outputs as real numbers."""
+        return [
+            _as(self.dtype(output), _real(theirs, want[output]))
+            for output, (_, _, theirs) in enumerate(self._output_pairs())
+        ]
+
+    def dtype(self, output: int) -> np.dtype:
+        """The dtype in which an output of `other` is compared."""
+        _, ours, theirs = list(self._output_pairs())[output]
+        one, other = _real_dtype(ours), _real_dtype(theirs)
+        if one == other or {one.kind, other.kind} & set("OSU"):
+            return other
+        return np.promote_types(one, other)
+
+    def comparers(self, bounds: Bounds) -> list[Comparer]:
+        """One for each output of `other`."""
+        main = self.other.subgraphs[0]
+        return [
+            Comparer(index, main.tensors[index].name, self.dtype(i), bounds)
+            for i, index in enumerate(main.outputs)
+        ]
+
+    def random(self) -> frozenset[int]:
+        """The outputs of `other` that depend on random numbers in one of the files."""
+        ours, theirs = random_outputs(self.tested), random_outputs(self.other)
+        tested, other = self.tested.subgraphs[0].outputs, self.other.subgraphs[0].outputs
+        pairs = zip(self.outputs, other, strict=True)
+        return theirs | {index for position, index in pairs if tested[position] in ours}
+
+    def _output_pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        return self._pairs(self.outputs, "outputs")
+
+    def _input_pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        return self._pairs(self.inputs, "inputs")
+
+    def _pairs(self, positions: Sequence[int], ends: Ends) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each of the other file's: the tested file's position, and both tensors."""
+        ours, theirs = _tensors(self.tested, ends), _tensors(self.other, ends)
+        for position, tensor in zip(positions, theirs, strict=True):
+            yield position, ours[position], tensor
 
 
-def _random(pair: FilePair) -> frozenset[int]:
-    """The other file's outputs that depend on random numbers in one of the files."""
-    ours, theirs = random_outputs(pair.tested), random_outputs(pair.other)
-    tested, other = pair.tested.subgraphs[0].outputs, pair.other.subgraphs[0].outputs
-    pairs = zip(pair.outputs, other, strict=True)
-    return theirs | {index for position, index in pairs if tested[position] in ours}
+def _tensors(model: Model, ends: Ends) -> list[Tensor]:
+    main = model.subgraphs[0]
+    return [main.tensors[i] for i in getattr(main, ends)]
+
+
+def _paired(tested: Model, other: Model, ends: Ends) -> tuple[int, ...]:
+    ours, theirs = _tensors(tested, ends), _tensors(other, ends)
+    for names, wanted in zip(_namings(tested, ends), _namings(other, ends), strict=True):
+        is_complete = len({*names}) == len(ours) and len(wanted) == len(theirs)
+        if is_complete and sorted(names) == sorted(wanted):
+            return tuple(names.index(name) for name in wanted)
+    if len(ours) != len(theirs):
+        listed = (", ".join(repr(t.name) for t in tensors) or "none" for tensors in (ours, theirs))
+        raise OptionError(
+            "against: the files have different {}: {} and {}; expected the same names, or as many "
+            "in the same order".format(ends, *map(printable, listed))
+        )
+    return tuple(range(len(ours)))
+
+
+def _namings(model: Model, ends: Ends) -> tuple[list[str], list[str]]:
+    """The names of a file's tensors, and those in its only signature of the main subgraph."""
+    main = model.subgraphs[0]
+    signatures = [s for s in model.signatures if s.subgraph == 0]
+    by_index = {i: name for s in signatures for name, i in getattr(s, ends).items()}
+    is_named = len(signatures) == 1 and {*by_index} == {*getattr(main, ends)}
+    named = [by_index[i] for i in getattr(main, ends)] if is_named else []
+    return [tensor.name for tensor in _tensors(model, ends)], named
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    """Whether the same stored values are the same real numbers."""
+    a, b = one.spec(), other.spec()
+    if a.dtype != b.dtype or a.is_quantized != b.is_quantized:
+        return False
+    p, q = a.quantization, b.quantization
+    if not a.is_quantized or p is None or q is None:
+        return True
+    return bool(np.array_equal(p.scale, q.scale) and np.array_equal(p.zero_point, q.zero_point))
+
+
+def _real(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+    """What an interpreter's array means: float32 if the tensor is quantized, else the array."""
+    spec = tensor.spec()
+    if not spec.is_quantized or spec.quantization is None:
+        return array
+    return dequantize(array, spec.quantization)
+
+
+def _stored(tensor: Tensor, real: np.ndarray) -> np.ndarray:
+    """An interpreter's array for real numbers: the nearest that the tensor can have."""
+    spec = tensor.spec()
+    if spec.is_quantized and spec.quantization is not None:
+        values = real.astype(np.float32)
+        return to_api_dtype(tensor, quantize(values, spec.quantization, tensor.dtype))
+    if tensor.dtype.kind in "iu" and real.dtype.kind == "f":
+        info = np.iinfo(tensor.dtype)
+        return np.rint(real.astype(np.float64)).clip(info.min, info.max).astype(tensor.dtype)
+    return real if real.dtype.hasobject else real.astype(array_type(tensor))
+
+
+def _real_dtype(tensor: Tensor) -> np.dtype:
+    return np.dtype(np.float32) if tensor.spec().is_quantized else np.dtype(array_type(tensor))
+
+
+def _as(dtype: np.dtype, real: np.ndarray) -> np.ndarray:
+    return real if real.dtype.hasobject else real.astype(dtype, copy=False)

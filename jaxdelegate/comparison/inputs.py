@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import OptionError
+from jaxdelegate.comparison.sides import ModelPath, Reference
+from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.measuring.inputs import (
     InputLayer,
     InputSource,
@@ -76,3 +77,20 @@ def parse_inputs(
     """Settings from flags in the format of `parse_input_flags`, by the model's names."""
     flags = parse_input_flags(names, shapes, ranges, files)
     return InputSettings(seed, flags.shapes, flags.ranges, flags.files)
+
+
+def with_usable_indices(settings: InputSettings, model: ModelPath, reference: str) -> InputSettings:
+    """The settings with a range of integer inputs, which may be indices, that the model can run."""
+    side = Reference(reference, model)
+    details = side.runner().interpreter.get_input_details()
+    if settings.index_range is not None or not settings.draws_indices(details):
+        return settings
+    for index_range in INDEX_RANGES:
+        settled = dataclasses.replace(settings, index_range=index_range)
+        try:
+            side.runner()(settled.source(details)())
+        except InterpreterError as error:
+            failure = error
+        else:
+            return settled
+    raise InterpreterError(f"{failure}; set the range of integer inputs: --input_layer_value_range")

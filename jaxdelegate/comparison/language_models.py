@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
+from jaxdelegate.comparison.bounds import precision
 from jaxdelegate.comparison.litert_lm import LITERT_LM, litert_lm_texts
 from jaxdelegate.comparison.reference_decoder import Choose, ReferenceDecoder
 from jaxdelegate.comparison.sides import REFERENCES
-from jaxdelegate.comparison.verdict import precision
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig

@@ -1,17 +1,18 @@
 """Every operator's error: in the whole program, and the part that the operator itself adds."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.metrics import Comparer, TensorComparison
-from jaxdelegate.comparison.own_errors import OperatorsAlone, agree
-from jaxdelegate.comparison.sides import Runner, Test
-from jaxdelegate.comparison.tensors import comparable, comparer_for, read_by
-from jaxdelegate.model.records import Model, Operator
+from jaxdelegate.comparison.inputs import InputSettings
+from jaxdelegate.comparison.metrics import Comparer, TensorComparison, comparer_for, read_by
+from jaxdelegate.comparison.operators import OperatorsAlone, Values, comparable, kept_values
+from jaxdelegate.comparison.sides import Reference, Runner, Test
+from jaxdelegate.model.records import Model, Operator, read_model
 from jaxdelegate.text import plural, printable, shortened
 
 Kind = Literal["operator", "program"]
@@ -108,72 +109,71 @@ class LayerReport:
         )
 
 
-class LayerDiff:
-    """Compares every tensor that the main subgraph computes, over any number of runs."""
+def layer_errors(
+    test: Test, reference: Reference, layer_runs: int, inputs: InputSettings, bounds: Bounds
+) -> LayerReport:
+    """Compare every tensor that the main subgraph of the reference's model computes.
 
-    def __init__(self, model: Model, test: Runner, sides: Test, want: Runner, bounds: Bounds):
-        """Compare `test` with `want`, which preserve all tensors; `sides` has the delegates."""
-        self._model, self._bounds = model, bounds
-        self._test, self._want, self._sides = test, want, sides
-        self._can_sever = sides.can_be_restricted
-        self._comparable = comparable(model.subgraphs[0])
+    Args:
+        test: the side under test.
+        reference: the other side.
+        layer_runs: the number of sets of inputs.
+        inputs: where they come from.
+        bounds: of right results.
+    """
+    want = reference.runner(preserve_all_tensors=True)
+    got = Runner("test", test.open(preserve_all_tensors=True))
+    source = inputs.source(got.interpreter.get_input_details())
+    layers = _Layers(read_model(reference.model), test, bounds)
+    for _ in tqdm(range(layer_runs), "comparing layers", disable=None, leave=False):
+        layers.add(source(), got, want)
+    return layers.report()
+
+
+class _Layers:
+    def __init__(self, model: Model, test: Test, bounds: Bounds) -> None:
+        self._model, self._test, self._bounds = model, test, bounds
         self._alone: OperatorsAlone | None = None
-        self._wrong: set[int] = set()  # operators
-        self._whole: dict[int, Comparer] = {}
-        self._local: dict[int, Comparer] = {}
-        self._skipped: set[int] = set()
+        self._wrong = set[int]()  # operators
+        self._skipped = set[int]()  # tensors
+        self._whole, self._local = dict[int, Comparer](), dict[int, Comparer]()
 
-    def add(self, arrays: Sequence[np.ndarray]) -> None:
+    def add(self, arrays: Sequence[np.ndarray], got: Runner, want: Runner) -> None:
         """Run both sides on these inputs, and every operator on the reference's values."""
-        self._test(arrays)
-        self._want(arrays)
-        subgraph = self._model.subgraphs[0]
-        values = {i: np.asarray(a) for i, a in zip(subgraph.inputs, arrays, strict=True)}
-        for operator in subgraph.operators:
-            for index in filter(self._comparable.__contains__, operator.outputs):
-                self._compare_whole(operator, index, values)
-        self._compare_local(values)
+        got(arrays)
+        want(arrays)
+        main = self._model.subgraphs[0]
+        values, results = kept_values(main, want, arrays), kept_values(main, got, arrays)
+        self._compare(self._whole, main.operators, results, values)
+        computed = {i for o in main.operators for i in o.outputs} & comparable(main)
+        self._skipped |= computed - (results.keys() & values.keys())
+        if self._test.can_be_restricted:
+            self._alone = self._alone or OperatorsAlone(self._model, self._test, self._bounds)
+            self._compare_local(self._alone, values)
 
-    def _compare_whole(self, operator: Operator, index: int, values: dict[int, np.ndarray]) -> None:
-        got, want = self._test.value(index), self._want.value(index)
-        if want is not None:
-            values[index] = want
-        if got is None or want is None:
-            self._skipped.add(index)
-            return
-        self._comparer(self._whole, index).add(got, want, read_by(operator, values))
-
-    def _compare_local(self, values: dict[int, np.ndarray]) -> None:
-        if not self._can_sever:
-            return
-        if self._alone is None:
-            self._alone = OperatorsAlone(self._model, self._sides, values)
-        self._alone.run(values)
-        for operator in self._alone.operators:
-            results = self._alone.results(operator)
-            known = {i: result for i, result in results.items() if i in values}
-            for index, result in known.items():
-                largest = read_by(operator, values)
-                self._comparer(self._local, index).add(result, values[index], largest)
-            if not self._is_right(operator, known, values):
+    def _compare_local(self, alone: OperatorsAlone, values: Values) -> None:
+        alone.run(values)
+        for operator in alone.operators:
+            self._compare(self._local, [operator], alone.results(operator), values)
+            if alone.wrong_results(operator):
                 self._wrong.add(operator.index)
 
-    def _is_right(
+    def _compare(
         self,
-        operator: Operator,
-        results: Mapping[int, np.ndarray],
-        values: Mapping[int, np.ndarray],
-    ) -> bool:
-        """In this run: within the bounds, or explained by how the delegate computes."""
-        assert self._alone is not None
-        return agree(operator, self._model, results, values, self._bounds) or self._alone.explains(
-            operator, results, self._bounds
-        )
-
-    def _comparer(self, where: dict[int, Comparer], index: int) -> Comparer:
-        if index not in where:
-            where[index] = comparer_for(self._model.subgraphs[0].tensors[index], self._bounds)
-        return where[index]
+        comparers: dict[int, Comparer],
+        operators: Sequence[Operator],
+        results: Values,
+        values: Values,
+    ) -> None:
+        tensors = self._model.subgraphs[0].tensors
+        for operator in operators:
+            largest = read_by(operator, values)
+            for index in operator.outputs:
+                if index not in results or index not in values:
+                    continue
+                if index not in comparers:
+                    comparers[index] = comparer_for(tensors[index], self._bounds)
+                comparers[index].add(results[index], values[index], largest)
 
     def report(self) -> LayerReport:
         whole = {i: comparer.result() for i, comparer in self._whole.items()}

@@ -3,11 +3,14 @@
 import collections
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
+from jaxdelegate.model.records import Operator, Tensor
 from jaxdelegate.quant.params import Quantization
+from jaxdelegate.runtime.tensor_details import array_type
 
 HISTOGRAM_END = 16  # the outer bins of an LSB histogram include everything beyond
 
@@ -223,10 +226,19 @@ class Comparer:
         )
 
 
-def largest_magnitude(array: np.ndarray) -> float:
-    """The largest finite absolute value of a float array; 0 for other dtypes."""
-    if array.dtype.kind not in "fcV":
-        return 0.0
+def comparer_for(tensor: Tensor, bounds: Bounds) -> Comparer:
+    quantization = tensor.quantization if tensor.spec().is_quantized else None
+    dtype = np.dtype(array_type(tensor))
+    return Comparer(tensor.index, tensor.name, dtype, bounds, quantization)
+
+
+def read_by(operator: Operator, values: Mapping[int, np.ndarray]) -> float:
+    """The largest finite magnitude of the floats that an operator reads; 0 without floats."""
+    arrays = (values[i] for i in operator.inputs if i in values)
+    return max((_largest_finite(a) for a in arrays if a.dtype.kind in "fcV"), default=0.0)
+
+
+def _largest_finite(array: np.ndarray) -> float:
     with np.errstate(invalid="ignore"):  # signaling NaN
         wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     return _largest(wide[np.isfinite(wide)])

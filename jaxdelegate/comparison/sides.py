@@ -1,4 +1,4 @@
-"""The two interpreters of a comparison: the one under test, and the reference."""
+"""The two sides of a comparison, which answer inputs: the one under test, and the reference."""
 
 import contextlib
 import dataclasses
@@ -11,13 +11,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxdelegate.comparison.rounding import round_to, rounded_file
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.interpreter import Interpreter
-from jaxdelegate.model.source import interpreter_arguments
+from jaxdelegate.model.source import interpreter_arguments, open_source
+from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.simple_delegate import Node, SimpleDelegate, SimpleDelegateKernel
 from jaxdelegate.text import either
 
 ModelPath = str | os.PathLike[str] | bytes
+Arrays = Sequence[np.ndarray]
+Convert = Callable[[Arrays], Arrays]
 
 # Reference -> the stock interpreter's OpResolverType; None: the numpy kernels.
 REFERENCES: dict[str, str | None] = {
@@ -29,6 +33,8 @@ REFERENCES: dict[str, str | None] = {
 
 
 class Open(Protocol):
+    """Opens an interpreter with delegates."""
+
     def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any: ...
 
 
@@ -57,17 +63,21 @@ class Test:
         return bool(self.delegates) and len(self.own_delegates()) == len(self.delegates)
 
     @property
-    def is_reduced(self) -> bool:
+    def contexts(self) -> list[LoweringContext]:
+        """How those of the delegates that lower operators compute."""
         contexts = (getattr(d, "lowering_context", None) for d in self.delegates)
-        policies = [context.precision for context in contexts if context is not None]
+        return [context for context in contexts if context is not None]
+
+    @property
+    def is_reduced(self) -> bool:
+        policies = [context.precision for context in self.contexts]
         return any(p.is_reduced or p.dot_precision != "highest" for p in policies)
 
     @property
     def operand(self) -> np.dtype | None:
         """The reduced dtype of a product's factors; None: float32 or tensorfloat32."""
-        contexts = (getattr(d, "lowering_context", None) for d in self.delegates)
-        reduced = (c.precision for c in contexts if c is not None and c.precision.is_reduced)
-        return next((policy.operand for policy in reduced), None)
+        policies = (context.precision for context in self.contexts)
+        return next((policy.operand for policy in policies if policy.is_reduced), None)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -139,12 +149,16 @@ def _without_warnings() -> Iterator[None]:
 class Runner:
     """Runs one interpreter on arrays and records latencies; errors name the side."""
 
-    def __init__(self, side: str, interpreter: Any) -> None:
+    def __init__(
+        self, side: str, interpreter: Any, given: Convert = list, read: Convert = list
+    ) -> None:
+        """`given` makes the interpreter's inputs of a run's, `read` what is compared of outputs."""
         self._side, self.interpreter = side, interpreter
+        self._given, self._read = given, read
         self.latencies: list[float] = []  # seconds
 
-    def __call__(self, arrays: Sequence[np.ndarray], invocations: int = 1) -> None:
-        interpreter = self.interpreter
+    def __call__(self, arrays: Arrays, invocations: int = 1) -> None:
+        interpreter, arrays = self.interpreter, self._given(arrays)
         try:
             self._allocate(arrays)
             for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
@@ -156,7 +170,7 @@ class Runner:
         except (RuntimeError, ValueError) as error:  # what stock interpreters raise
             raise InterpreterError(f"{self._side}: {_first_line(error)}") from error
 
-    def _allocate(self, arrays: Sequence[np.ndarray]) -> None:
+    def _allocate(self, arrays: Arrays) -> None:
         interpreter, is_resized = self.interpreter, not self.latencies
         for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
             if tuple(detail["shape"]) != array.shape:
@@ -172,17 +186,42 @@ class Runner:
         except ValueError:
             return None
 
-    def outputs(self) -> list[np.ndarray]:
+    def outputs(self) -> Arrays:
         details = self.interpreter.get_output_details()
         try:
-            return [np.asarray(self.interpreter.get_tensor(d["index"])) for d in details]
+            got = [np.asarray(self.interpreter.get_tensor(d["index"])) for d in details]
         except (RuntimeError, ValueError) as error:
             raise InterpreterError(f"{self._side}: outputs: {_first_line(error)}") from error
+        return self._read(got)
 
 
-def reference_runner(kind: str, model: ModelPath, *, preserve_all_tensors: bool = False) -> Runner:
-    interpreter = open_reference(kind, model, preserve_all_tensors=preserve_all_tensors)
-    return Runner(f"reference ({kind})", interpreter)
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """The side that has the expected results: kernels, by a key of `REFERENCES`, and a model."""
+
+    kind: str
+    model: ModelPath
+    given: Convert = list  # as of `Runner`
+    read: Convert = list
+
+    def runner(self, *, preserve_all_tensors: bool = False) -> Runner:
+        interpreter = open_reference(
+            self.kind, self.model, preserve_all_tensors=preserve_all_tensors
+        )
+        return Runner(f"reference ({self.kind})", interpreter, self.given, self.read)
+
+    def others(self) -> list["Reference"]:
+        """LiteRT's other kernels."""
+        kinds = (kind for kind, resolver in REFERENCES.items() if resolver and kind != self.kind)
+        return [dataclasses.replace(self, kind=kind) for kind in kinds]
+
+    def rounded(self, dtype: np.dtype) -> "Reference":
+        """The same kernels on inputs, and factors of products, that are rounded to `dtype`."""
+        return dataclasses.replace(
+            self,
+            model=rounded_file(bytes(open_source(self.model).content), dtype),
+            given=lambda arrays: [round_to(array, dtype) for array in self.given(arrays)],
+        )
 
 
 def _first_line(error: Exception) -> str:
@@ -217,6 +256,3 @@ class Restricted(SimpleDelegate):
 
     def create_kernel(self) -> SimpleDelegateKernel:
         return self._delegate.create_kernel()
-
-
-OpenRange = Callable[[int, int], Test]  # first and last delegated operator -> the side under test

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from jaxdelegate.comparison.bisect import Bisection, Culprit
 from jaxdelegate.comparison.diff import InferenceDiff
+from jaxdelegate.comparison.figures import Likeness
 from jaxdelegate.comparison.layers import LayerReport
-from jaxdelegate.comparison.likeness import Likeness
 from jaxdelegate.comparison.metrics import HISTOGRAM_END, TensorComparison
-from jaxdelegate.comparison.own_errors import OperatorCheck
+from jaxdelegate.comparison.operators import OperatorCheck
 from jaxdelegate.report.tables import table
 from jaxdelegate.text import plural, shortened
 

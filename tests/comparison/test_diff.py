@@ -13,8 +13,8 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.diff import InferenceDiff, inference_diff, with_usable_indices
-from jaxdelegate.comparison.inputs import InputSettings
+from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
+from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.serialized import diff_record, stage_metrics
 from jaxdelegate.comparison.sides import REFERENCES, delegated

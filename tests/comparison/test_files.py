@@ -8,8 +8,7 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.comparison.diff import InferenceDiff
-from jaxdelegate.comparison.file_pair import FilePair
-from jaxdelegate.comparison.files import file_diff
+from jaxdelegate.comparison.files import FilePair, file_diff
 from jaxdelegate.comparison.inputs import InputSettings
 from jaxdelegate.comparison.sides import delegated
 from jaxdelegate.comparison.text import summary, verdict
@@ -102,7 +101,7 @@ def test_both_files_get_the_same_real_inputs() -> None:
         details = jd.Interpreter(model_content=tested).get_input_details()
         (drawn,) = InputSettings().source(pair.drawn_details(details, ()))()
         assert drawn.dtype == np.int8
-        given = [arrays[0] for arrays in pair.given([drawn])]
+        given = [*pair.tested_inputs([drawn]), *pair.other_inputs([drawn])]
         integers, floats = sorted(given, key=lambda array: array.dtype.itemsize)
         np.testing.assert_array_equal((integers.astype(np.float32) - 3) / 64, floats)
         assert np.ptp(integers.astype(np.int32)) > 100
@@ -114,7 +113,8 @@ def test_values_from_files_have_the_first_files_dtype(tmp_path: Path) -> None:
     pair = FilePair.of(read_model(dense()), read_model(int8_dense()))
     details = jd.Interpreter(model_content=dense()).get_input_details()
     settings = InputSettings(files={"x": tmp_path / "x.npy"})
-    (tested,), (other,) = pair.given(settings.source(pair.drawn_details(details, ("x",)))())
+    drawn = settings.source(pair.drawn_details(details, ("x",)))()
+    (tested,), (other,) = pair.tested_inputs(drawn), pair.other_inputs(drawn)
     assert other.tolist() == [[-128, -128, -128, -128, -128, -116, -24, 67]]
     np.testing.assert_array_equal(tested, (other.astype(np.float32) - 3) / 64)
 

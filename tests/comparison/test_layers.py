@@ -9,10 +9,9 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.diff import layer_errors
 from jaxdelegate.comparison.inputs import InputSettings
-from jaxdelegate.comparison.layers import LayerReport
-from jaxdelegate.comparison.sides import REFERENCES, Test, delegated
+from jaxdelegate.comparison.layers import LayerReport, layer_errors
+from jaxdelegate.comparison.sides import REFERENCES, Reference, Test, delegated
 from jaxdelegate.op_lowering.options import AddOptions, CastOptions, CustomOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference import KERNELS
@@ -25,7 +24,7 @@ DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__d
 
 def report(model: Any, reference: str = "numpy", runs: int = 1, **bounds: Any) -> LayerReport:
     test = delegated(model, [jd.JaxDelegate(min_gain=0, quant_mode="float_view")])
-    return layer_errors(model, test, reference, runs, InputSettings(), Bounds(**bounds))
+    return layer_errors(test, Reference(reference, model), runs, InputSettings(), Bounds(**bounds))
 
 
 @pytest.mark.parametrize("reference", list(REFERENCES))
@@ -183,7 +182,7 @@ def test_a_delegate_that_cannot_be_restricted(network: bytes) -> None:
             model_content=network, experimental_preserve_all_tensors=preserve_all_tensors
         )
 
-    found = layer_errors(network, Test(opened), "numpy", 1, InputSettings(), Bounds())
+    found = layer_errors(Test(opened), Reference("numpy", network), 1, InputSettings(), Bounds())
     assert [layer.local for layer in found.layers] == [None] * 5
     assert [layer.delegated for layer in found.layers] == [None] * 5
     assert found.first_divergence() is None
@@ -201,7 +200,7 @@ def test_jaxdelegate_in_the_stock_interpreter(network: bytes, break_rule: Any) -
 
     break_rule("AVERAGE_POOL_2D", lambda y: y * 1.01)
     test = Test(opened, [jd.JaxDelegate()])
-    found = layer_errors(network, test, "litert_ref", 1, InputSettings(), Bounds())
+    found = layer_errors(test, Reference("litert_ref", network), 1, InputSettings(), Bounds())
     assert [layer.node for layer in found.wrong_operators()] == [3]
 
 

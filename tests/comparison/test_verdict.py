@@ -13,15 +13,15 @@ from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
 from jaxdelegate.comparison.bisect import bisect, ranged
+from jaxdelegate.comparison.bounds import LOSSES
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
-from jaxdelegate.comparison.likeness import (
-    Detections,
-    Figure,
-    Labels,
-    Numbers,
-    Selections,
-    TopOne,
-    Values,
+from jaxdelegate.comparison.figures import (
+    DETECTIONS,
+    LABELS,
+    NUMBERS,
+    SELECTIONS,
+    TOP_ONE,
+    VALUES,
 )
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.rounding import rounded_file
@@ -210,11 +210,11 @@ def test_numpy_excuses_no_float_operator(break_rule: Any, monkeypatch: pytest.Mo
     assert [wrong.operator for wrong in result.operators.wrong] == ["NEG"]
 
 
-@pytest.mark.parametrize("figure", [Numbers, TopOne, Detections, Selections, Labels, Values])
-def test_the_page_has_the_limits(figure: type[Figure]) -> None:
+@pytest.mark.parametrize("figure", LOSSES)
+def test_the_page_has_the_limits(figure: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "inference_diff.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")]
-    limits = [f"{limit:g}" for limit in figure.limits.values()]
+    limits = [f"{limit:g}" for limit in LOSSES[figure].values()]
     assert any([cell.strip() for cell in row[-4:-1]] == limits for row in rows)
 
 
@@ -417,17 +417,17 @@ DOG = (2, 0.8, 0.4, 0.4, 0.9, 0.9)
     ],
 )
 def test_detections_are_matched_by_overlap(got: Any, low: float, high: float) -> None:
-    figure = Detections(0, 1, 2, 3)
+    figure = DETECTIONS
     loss = figure.loss([detected(*got)], [detected(CAT, DOG)], "float")
     assert low - 1e-6 <= loss <= high + 1e-6
 
 
 def test_no_detections_are_equal() -> None:
-    assert Detections(0, 1, 2, 3).loss([detected()], [detected()], "float") == 0
+    assert DETECTIONS.loss([detected()], [detected()], "float") == 0
 
 
 def test_selected_boxes_are_a_set() -> None:
-    figure = Selections(0, 1)
+    figure = SELECTIONS
     want = [np.int32([5, 3, 9, 0]), np.int32(3)]
     assert figure.loss([[np.int32([9, 5, 3, 1]), np.int32(3)]], [want], "float") == 0
     assert figure.loss([[np.int32([9, 5, 4, 1]), np.int32(3)]], [want], "float") == 0.5
@@ -437,40 +437,40 @@ def test_numbers_are_measured_by_their_deviation() -> None:
     rng = np.random.default_rng(0)
     want = (100 + rng.normal(size=1000)).astype(np.float32)
     noisy = (want + 0.1 * rng.normal(size=1000)).astype(np.float32)
-    assert Numbers(0).loss([[noisy]], [[want]], "float") == pytest.approx(0.1, rel=0.1)
-    assert Numbers(0).loss([[want]], [[want]], "float") == 0
-    assert Numbers(0).loss([[want[:9]]], [[want]], "float") == np.inf
+    assert NUMBERS.loss([[noisy]], [[want]], "float") == pytest.approx(0.1, rel=0.1)
+    assert NUMBERS.loss([[want]], [[want]], "float") == 0
+    assert NUMBERS.loss([[want[:9]]], [[want]], "float") == np.inf
     nan = np.where(np.arange(1000) == 3, np.nan, want)
-    assert Numbers(0).loss([[nan]], [[want]], "float") == np.inf
-    assert Numbers(0).loss([[nan]], [[nan]], "float") == 0
+    assert NUMBERS.loss([[nan]], [[want]], "float") == np.inf
+    assert NUMBERS.loss([[nan]], [[nan]], "float") == 0
     imaginary = 1j * rng.normal(size=8)
-    assert Numbers(0).loss([[imaginary * 1.1]], [[imaginary]], "float") > 0.05
+    assert NUMBERS.loss([[imaginary * 1.1]], [[imaginary]], "float") > 0.05
 
 
 def test_noise_permits_no_more_than_half() -> None:
     want, other = [[np.float32([0, 1])]], [[np.float32([1, 0])]]
-    likeness = Numbers(0).likeness(["y"], want, want, [other], (), "quantized")
+    likeness = NUMBERS.at(0).likeness(["y"], want, want, [other], (), "quantized")
     assert (likeness.between_kernels, likeness.limit) == (2.0, 0.5)
-    calm = Numbers(0).likeness(["y"], want, want, [want], (), "quantized")
-    assert calm.limit == Numbers.limits["quantized"]
+    calm = NUMBERS.at(0).likeness(["y"], want, want, [want], (), "quantized")
+    assert calm.limit == LOSSES["relative RMS error"]["quantized"]
 
 
 def test_top_1_counts_clear_winners() -> None:
     want = np.float32([[0.1, 3.0, 2.9999, -1]])
     near, far = np.float32([[0.1, 2.99, 3.0, -1]]), np.float32([[3.1, 3.0, 2.9, -1]])
-    assert TopOne(0).loss([[near]], [[want]], "float") == 0
-    assert TopOne(0).loss([[far]], [[want]], "float") == 1
+    assert TOP_ONE.loss([[near]], [[want]], "float") == 0
+    assert TOP_ONE.loss([[far]], [[want]], "float") == 1
 
 
 def test_labels_are_measured_by_overlap() -> None:
     want = np.array([[0, 0, 1, 1]])
-    assert Labels(0).loss([[want]], [[want]], "float") == 0
-    assert Labels(0).loss([[np.array([[0, 1, 1, 1]])]], [[want]], "float") == pytest.approx(
+    assert LABELS.loss([[want]], [[want]], "float") == 0
+    assert LABELS.loss([[np.array([[0, 1, 1, 1]])]], [[want]], "float") == pytest.approx(
         1 - (1 / 2 + 2 / 3) / 2
     )
 
 
 def test_other_values_are_equal_or_not() -> None:
     strings = np.array([b"a", b"b"], object)
-    assert Values(0).loss([[strings]], [[strings]], "float") == 0
-    assert Values(0).loss([[np.array([b"a", b"c"], object)]], [[strings]], "float") == 0.5
+    assert VALUES.loss([[strings]], [[strings]], "float") == 0
+    assert VALUES.loss([[np.array([b"a", b"c"], object)]], [[strings]], "float") == 0.5
