@@ -39,3 +39,8 @@ def test_the_last_column_continues_below() -> None:
     assert narrow[0] == "x" * 70
     assert narrow[1].startswith("      why")
     assert max(map(len, narrow)) <= WIDTH
+
+
+def test_an_empty_last_cell_of_a_table_needs_no_room() -> None:
+    name = "a/long/name/of/a/tensor" * 6
+    assert table([("layer", "error"), (name, "")])[-1] == name

@@ -30,7 +30,7 @@ def table(
 def _fitted(head: str, text: str, width: int) -> Iterator[str]:
     """The text in the room that `head` leaves, or below it if that is narrow."""
     room = width - len(head)
-    if len(text) <= room:
+    if not text or len(text) <= room:
         yield f"{head}{text}".rstrip()
         return
     is_below = room < _LEAST

@@ -1,9 +1,8 @@
 """quantization_sensitivity: ranks operators by the output error of quantizing them."""
 
-import itertools
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from jaxdelegate.model.records import Model, Operator, Subgraph
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.sensitivity import samples as sampling
 from jaxdelegate.sensitivity import variants as planning
-from jaxdelegate.sensitivity.grids import Range
 from jaxdelegate.sensitivity.records import (
     LeftOperator,
     OperatorSensitivity,
@@ -27,7 +25,7 @@ from jaxdelegate.sensitivity.records import (
 )
 from jaxdelegate.sensitivity.samples import Sample
 from jaxdelegate.sensitivity.schemes import SCHEMES, Scheme, named
-from jaxdelegate.sensitivity.simulation import Deviation, Simulation, Variants
+from jaxdelegate.sensitivity.simulation import Deviation, Simulation
 from jaxdelegate.sensitivity.variants import Variant
 from jaxdelegate.text import plural, printable
 from jaxdelegate.waiting import waiting
@@ -77,13 +75,16 @@ def quantization_sensitivity(
         raise ModelError(
             f"{printable(graph.source)}: no output is float32, so there is nothing to compare"
         )
-    operators, left = _schemes_by_operator(graph, simulation, chosen)
-    tensors = planning.calibrated([o for o, _ in operators], simulation.specs)
-    variants = _variants(operators, simulation.ranges(arrays, tensors), simulation)
+    possible, left = _possible(graph, simulation, chosen)
+    operators = list({operator.index: operator for operator, _ in possible}.values())
+    tensors = planning.calibrated(operators, simulation.specs)
+    ranges = simulation.ranges(arrays, tensors)
+    variants = [planning.variant(s, o, simulation.specs, ranges) for o, s in possible]
     count = plural(len(operators), "operator")
     with waiting(f"quantizing {count}, one at a time; fewer schemes and samples take less"):
         errors = _errors(simulation.deviation(arrays, variants), simulation)
-    rows = [_row(main, operator, variants[operator.index], errors) for operator, _ in operators]
+    measured = list(zip(variants, errors, strict=True))
+    rows = [_row(main, operator, measured) for operator in operators]
     rank = chosen[0].name
     rows.sort(key=lambda o: -o.errors[rank].error if rank in o.errors else 1)
     n_rows = simulation.specs[simulation.outputs[0]].shape[0] if simulation.classes else 0
@@ -122,51 +123,34 @@ def _simulation(loaded: CallableModel, main: Subgraph, sample: Sample) -> Simula
     return Simulation(function.lowered(shapes, loaded.params))
 
 
-def _schemes_by_operator(
+def _possible(
     graph: Model, simulation: Simulation, schemes: Sequence[Scheme]
-) -> tuple[list[tuple[Operator, tuple[Scheme, ...]]], list[tuple[Operator, str]]]:
-    """The schemes of each operator, and why other operators have none."""
-    tensors, operators, left = graph.subgraphs[0].tensors, [], []
+) -> tuple[list[tuple[Operator, Scheme]], list[tuple[Operator, str]]]:
+    """The operators with each of their schemes, and why other operators have none."""
+    tensors, possible, left = graph.subgraphs[0].tensors, [], []
     for step in simulation.steps:
         op = step.operator
-        reasons = {s: planning.why_not(s, op, simulation.specs, tensors) for s in schemes}
-        possible = tuple(s for s, reason in reasons.items() if reason is None)
-        if possible:
-            operators.append((op, possible))
-        else:
-            left.append((op, next(reason for reason in reasons.values() if reason)))
-    if not operators:
+        reasons = [planning.why_not(s, op, simulation.specs, tensors) for s in schemes]
+        possible += [(op, s) for s, why in zip(schemes, reasons, strict=True) if why is None]
+        if None not in reasons:
+            left.append((op, next(filter(None, reasons))))
+    if not possible:
         why = left[0][1] if left else "it has no operators that run"
         raise ModelError(f"{printable(graph.source)}: no operator can be quantized: {why}")
-    return operators, left
-
-
-def _variants(
-    operators: Sequence[tuple[Operator, Sequence[Scheme]]],
-    ranges: Mapping[int, Range],
-    simulation: Simulation,
-) -> dict[int, list[tuple[int, Variant]]]:
-    """The variants of each operator, by its index, with their numbers."""
-    number = itertools.count()
-    return {
-        operator.index: [
-            (next(number), planning.variant(scheme, operator, simulation.specs, ranges))
-            for scheme in schemes
-        ]
-        for operator, schemes in operators
-    }
+    return possible, left
 
 
 def _whole(
-    schemes: Sequence[Scheme], arrays: Sequence[Sample], simulation: Simulation, variants: Variants
+    schemes: Sequence[Scheme],
+    arrays: Sequence[Sample],
+    simulation: Simulation,
+    variants: Sequence[Variant],
 ) -> dict[str, OutputError]:
     """The errors of quantizing all operators of a scheme."""
-    numbers: dict[str, list[int]] = {}
-    for number, variant in itertools.chain.from_iterable(variants.values()):
-        numbers.setdefault(variant.scheme.name, []).append(number)
-    used = [scheme.name for scheme in schemes if scheme.name in numbers]
+    numbers = {s.name: [n for n, v in enumerate(variants) if v.scheme is s] for s in schemes}
+    used = {name: chosen for name, chosen in numbers.items() if chosen}
     with waiting("quantizing all operators at once, in each scheme"):
-        deviation = simulation.together(arrays, variants, [numbers[name] for name in used])
+        deviation = simulation.together(arrays, variants, [*used.values()])
     return dict(zip(used, _errors(deviation, simulation), strict=True))
 
 
@@ -185,19 +169,17 @@ def _errors(deviation: Deviation, simulation: Simulation) -> list[OutputError]:
 
 
 def _row(
-    main: Subgraph,
-    operator: Operator,
-    variants: Sequence[tuple[int, Variant]],
-    errors: Sequence[OutputError],
+    main: Subgraph, operator: Operator, measured: Sequence[tuple[Variant, OutputError]]
 ) -> OperatorSensitivity:
     names = _names(main, operator)
+    own = [(v, error) for v, error in measured if v.operator == operator.index]
     return OperatorSensitivity(
         index=operator.index,
         op=operator.name,
         tensor=names[0],
         tensors=names,
-        bytes_saved={v.scheme.name: v.bytes_saved for _, v in variants},
-        errors={v.scheme.name: errors[number] for number, v in variants},
+        bytes_saved={v.scheme.name: v.bytes_saved for v, _ in own},
+        errors={v.scheme.name: error for v, error in own},
         reads_input=not set(main.inputs).isdisjoint(operator.inputs),
         writes_output=not set(main.outputs).isdisjoint(operator.outputs),
     )

@@ -7,8 +7,7 @@ from typing import Any
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.report.tables import table
-from jaxdelegate.sensitivity import recipe
-from jaxdelegate.sensitivity.schemes import SCHEMES
+from jaxdelegate.sensitivity.schemes import SCHEMES, recipe
 from jaxdelegate.text import printable, shortened, wrapped
 
 _ROWS = 30
@@ -168,7 +167,7 @@ class SensitivityReport:
         named = SCHEMES[scheme]
         others: list[OperatorSensitivity | LeftOperator] = [*self.operators, *self.left]
         unsupported = [o for o in others if o.op in named.operators and o.index not in by_index]
-        return recipe.recipe(
+        return recipe(
             named,
             [(o.op, o.tensors) for o in (*chosen, *unsupported)],
             self.inputs if any(o.reads_input for o in chosen) else (),

@@ -1,10 +1,12 @@
-"""The quantization schemes, and the operators that litert-quantizer quantizes in them.
+"""The quantization schemes of litert-quantizer: their operators, and recipes for it.
 
 The lists are those of litert_quantizer 0.11 (default_policy.py), and a test compares them with the
 installed package. They leave out STABLEHLO_COMPOSITE, which is for the quantizer's own composites.
 """
 
 import dataclasses
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from jaxdelegate.errors import OptionError
@@ -106,3 +108,39 @@ def named(names: str) -> tuple[Scheme, ...]:
         got = repr(unknown[0]) if unknown else "none"
         raise OptionError(f"schemes: expected some of {','.join(SCHEMES)}, got {got}")
     return tuple(SCHEMES[name] for name in dict.fromkeys(listed))
+
+
+# ---- recipes. Source: litert_quantizer/recipe_manager.py. The last matching rule applies. An
+# operator's scope is the names of its outputs, each followed by a semicolon.
+
+_MAX_SCOPE = 10000  # characters; the quantizer truncates scopes
+# The quantizer's names that differ from the schema's.
+_NAMES = {"TRANSPOSE_CONV": "CONV_2D_TRANSPOSE"}
+
+Named = tuple[str, tuple[str, ...]]  # an operator and the names of its outputs
+
+
+def recipe(
+    scheme: Scheme, kept: Sequence[Named], inputs: Sequence[str], outputs: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Rules that quantize everything in a scheme except `kept` and the model's ends named here."""
+    rules = [_rule(".*", "*", "min_max_uniform_quantize", scheme.config)]
+    rules += [_in_float(_NAMES.get(op, op), names) for op, names in kept]
+    if scheme.is_calibrated:
+        ends = (("INPUT", inputs), ("OUTPUT", outputs))
+        rules += [_in_float(name, names) for name, names in ends if names]
+    return rules
+
+
+def _in_float(operation: str, names: Sequence[str]) -> dict[str, Any]:
+    scope = "".join(f"{name};" for name in names if name)[:_MAX_SCOPE]
+    return _rule(f"^{re.escape(scope)}$", operation, "no_quantize", {})
+
+
+def _rule(regex: str, operation: str, algorithm: str, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "regex": regex,
+        "operation": operation,
+        "algorithm_key": algorithm,
+        "op_config": config,
+    }

@@ -7,9 +7,10 @@ values downstream of the variant depend on the number, so the float network and 
 computed once, and weights are not copied.
 """
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,7 +28,9 @@ from jaxdelegate.sensitivity.variants import Variant
 
 Known = Mapping[int, Any]
 Weights = Mapping[Weight, Any]
-Variants = Mapping[int, Sequence[tuple[int, Variant]]]  # by operator index, with their numbers
+# From an operator, all values before it, and its results: other results.
+Changed = Callable[[LoweredOperator, Known, Known], Known]
+Variants = Sequence[Variant]  # a variant's number is its position
 
 _LARGEST = 3e38  # the quantizer's calibration ignores larger values
 _CHUNK_BYTES = 2**28  # one operator's tensors, for all numbers of a run
@@ -80,9 +83,7 @@ class Simulation:
         """The smallest and largest finite values over samples."""
 
         def program(weights: list[Any], values: list[Any]) -> jax.Array:
-            known = dict(self._partition.unpack(values, {}))
-            for step in self.steps:
-                known.update(self._partition.run_step(step, known, self._named(weights)))
+            known = self._network(values, self._named(weights), lambda _, __, results: results)
             return jnp.stack([_extent(known[i]) for i in tensors])
 
         with client.as_programs():
@@ -94,9 +95,8 @@ class Simulation:
     # ---- one operator at a time
 
     def deviation(self, samples: Sequence[Mapping[int, Any]], variants: Variants) -> Deviation:
-        """The deviation for each variant alone; numbers are consecutive from 0."""
-        constants = _constants(variants)
-        total = sum(len(rows) for rows in variants.values())
+        """The deviation for each variant alone."""
+        total, constants = len(variants), _constants(variants)
         size = min(total, self._chunk())
         numbers = np.arange(-(-total // size) * size).reshape(-1, size)
         numbers = np.where(numbers < total, numbers, NOTHING)
@@ -123,28 +123,29 @@ class Simulation:
         self,
         variants: Variants,
         weights: list[Any],
-        constants: Mapping[int, Mapping[int, Any]],
+        constants: Sequence[Mapping[int, Any]],
         values: list[Any],
         numbers: jax.Array,
     ) -> tuple[jax.Array, ...]:
-        named, exact = self._named(weights), self._partition.unpack(values, {})
-        replaced: dict[int, dict[int, Any]] = {}
-        known = dict(exact)
-        for step in self.steps:
-            for number, variant in variants.get(step.operator.index, ()):
+        named, numbered = self._named(weights), _by_operator(variants)
+        replaced: dict[int, Known] = {}
+
+        def quantize(step: LoweredOperator, known: Known, results: Known) -> Known:
+            for number, variant in numbered[step.operator.index]:
                 replaced[number] = self._quantized(step, variant, known, named, constants[number])
-            known.update(self._partition.run_step(step, known, named))
+            return results
+
+        known = self._network(values, named, quantize)
 
         def one(number: jax.Array) -> Known:
-            noisy = dict(exact)
-            for step in self.steps:
-                results = self._partition.run_step(step, noisy, named)
-                for other, _ in variants.get(step.operator.index, ()):
+            def replace(step: LoweredOperator, _: Known, results: Known) -> Known:
+                for other, _variant in numbered[step.operator.index]:
                     results = _chosen(number == other, replaced[other], results)
-                noisy.update(results)
-            return {i: noisy[i] for i in self.outputs}
+                return results
 
-        return _compared({i: known[i] for i in self.outputs}, jax.vmap(one)(numbers), self.classes)
+            return self._outputs(self._network(values, named, replace))
+
+        return _compared(self._outputs(known), jax.vmap(one)(numbers), self.classes)
 
     # ---- several operators at once
 
@@ -155,8 +156,8 @@ class Simulation:
         choices: Sequence[Collection[int]],
     ) -> Deviation:
         """The deviation for each choice, a set of numbers of variants."""
-        numbers = [number for rows in variants.values() for number, _ in rows]
-        chosen = np.array([[n in choice for n in sorted(numbers)] for choice in ((), *choices)])
+        numbers = range(len(variants))
+        chosen = np.array([[n in choice for n in numbers] for choice in ((), *choices)])
         program = functools.partial(self._all_at_once, variants)
         with client.as_programs():
             run, arguments = jax.jit(program), (self._arrays, _constants(variants))
@@ -167,27 +168,37 @@ class Simulation:
         self,
         variants: Variants,
         weights: list[Any],
-        constants: Mapping[int, Mapping[int, Any]],
+        constants: Sequence[Mapping[int, Any]],
         values: list[Any],
         flags: jax.Array,
     ) -> tuple[jax.Array, ...]:
-        named, exact = self._named(weights), self._partition.unpack(values, {})
+        named, numbered = self._named(weights), _by_operator(variants)
 
         def one(flags: jax.Array) -> Known:
-            known = dict(exact)
-            for step in self.steps:
-                results = self._partition.run_step(step, known, named)
-                for number, variant in variants.get(step.operator.index, ()):
+            def quantize(step: LoweredOperator, known: Known, results: Known) -> Known:
+                for number, variant in numbered[step.operator.index]:
                     other = self._quantized(step, variant, known, named, constants[number])
                     results = _chosen(flags[number], other, results)
-                known.update(results)
-            return {i: known[i] for i in self.outputs}
+                return results
+
+            return self._outputs(self._network(values, named, quantize))
 
         rows = jax.lax.map(one, flags)  # the first row is the float network
         right = {i: y[0] for i, y in rows.items()}
         return _compared(right, {i: y[1:] for i, y in rows.items()}, self.classes)
 
     # ---- operators
+
+    def _network(self, values: list[Any], weights: Weights, changed: Changed) -> Known:
+        """All values by tensor, where `changed` replaces the results of each operator."""
+        known = dict(self._partition.unpack(values, {}))
+        for step in self.steps:
+            results = self._partition.run_step(step, known, weights)
+            known.update(changed(step, known, results))
+        return known
+
+    def _outputs(self, known: Known) -> Known:
+        return {i: known[i] for i in self.outputs}
 
     def _quantized(
         self,
@@ -221,17 +232,21 @@ class Simulation:
         return [*(sample[i] for i in self._partition.inputs), *self._states]
 
 
-def _constants(variants: Variants) -> dict[int, dict[int, Any]]:
+def _by_operator(variants: Variants) -> Mapping[int, Sequence[tuple[int, Variant]]]:
+    """Variants with their numbers, by the index of their operator."""
+    numbered = collections.defaultdict[int, list[tuple[int, Variant]]](list)
+    for number, variant in enumerate(variants):
+        numbered[variant.operator].append((number, variant))
+    return numbered
+
+
+def _constants(variants: Variants) -> list[dict[int, Any]]:
     """Constants by number; schemes that quantize weights in the same way share arrays."""
     kept: dict[tuple[int, bytes], Any] = {}
-    by_number: dict[int, dict[int, Any]] = {}
-    for rows in variants.values():
-        for number, variant in rows:
-            by_number[number] = {
-                i: kept.setdefault((i, array.tobytes()), array)
-                for i, array in variant.constants.items()
-            }
-    return by_number
+    return [
+        {i: kept.setdefault((i, a.tobytes()), a) for i, a in variant.constants.items()}
+        for variant in variants
+    ]
 
 
 def _extent(value: jax.Array) -> jax.Array:

@@ -30,6 +30,7 @@ SAME_AS_OUTPUT = frozenset(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Variant:
+    operator: int  # its index
     scheme: Scheme
     constants: Mapping[int, np.ndarray]  # by tensor, float32, rounded to their grids
     inputs: Mapping[int, Grid]  # by tensor, the grid of a run-time input
@@ -103,7 +104,7 @@ def variant(
         dynamic = None
         if scheme.is_dynamic_range and places and places.data is not None:
             dynamic = (operator.inputs[places.data], places.is_row_by_row)
-        return Variant(scheme, constants, {}, {}, dynamic, saved)
+        return Variant(operator.index, scheme, constants, {}, {}, dynamic, saved)
     bias = None
     if places and places.bias is not None and places.bias < len(operator.inputs):
         bias = operator.inputs[places.bias]
@@ -115,7 +116,7 @@ def variant(
         if data is not None and specs[bias].const is not None:
             scales = grids.channel_scales(_const(specs[weight]), axis)
             constants[bias] = grids.bias_on_grid(_const(specs[bias]), data.scale, scales)
-    return Variant(scheme, constants, inputs, outputs, None, saved)
+    return Variant(operator.index, scheme, constants, inputs, outputs, None, saved)
 
 
 def _weight(

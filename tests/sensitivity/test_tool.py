@@ -10,9 +10,9 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import AddOptions, FullyConnectedOptions
-from jaxdelegate.sensitivity import recipe, samples
+from jaxdelegate.sensitivity import samples
 from jaxdelegate.sensitivity.records import SensitivityReport
-from jaxdelegate.sensitivity.schemes import SCHEMES
+from jaxdelegate.sensitivity.schemes import SCHEMES, recipe
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.tools.main import main
 
@@ -94,7 +94,7 @@ def test_recipes_leave_out_rows_that_are_not_multiples_of_a_block() -> None:
 
 def test_the_quantizer_has_another_name_for_transposed_convolutions() -> None:
     named = ("TRANSPOSE_CONV", ("y",))
-    rules = recipe.recipe(SCHEMES["int8"], [named], ("x",), ())
+    rules = recipe(SCHEMES["int8"], [named], ("x",), ())
     assert [r["operation"] for r in rules] == ["*", "CONV_2D_TRANSPOSE", "INPUT"]
 
 
