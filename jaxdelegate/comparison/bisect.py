@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from tqdm import tqdm
 
@@ -15,19 +15,10 @@ from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
 from jaxdelegate.comparison.metrics import TensorComparison, comparer_for
 from jaxdelegate.comparison.operators import OperatorCheck
 from jaxdelegate.comparison.random_numbers import random_outputs
-from jaxdelegate.comparison.sides import (
-    Arrays,
-    ModelPath,
-    Reference,
-    Restricted,
-    Runner,
-    Test,
-    delegated,
-)
+from jaxdelegate.comparison.sides import Arrays, ModelPath, Reference, Runner, Test
 from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
 from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
 from jaxdelegate.model.records import Model, read_model
-from jaxdelegate.simple_delegate import SimpleDelegate
 from jaxdelegate.text import printable, shortened
 
 ProbeResult = Literal["agrees", "rounding", "wrong_without_delegate", "found"]
@@ -99,23 +90,6 @@ class Bisection:
     likenesses: tuple[Likeness, ...] = ()
 
 
-def ranged(model: ModelPath, delegate: SimpleDelegate) -> OpenRange:
-    """A function that opens our interpreter with a range of operators delegated to `delegate`."""
-    options: Any = delegate.options
-    names = ("first_delegate_node_index", "last_delegate_node_index")
-    if not all(hasattr(options, name) for name in names):
-        raise OptionError(
-            f"{delegate.name}: a search needs the options first_delegate_node_index and "
-            "last_delegate_node_index"
-        )
-
-    def open_range(first: int, last: int) -> Test:
-        changed = dataclasses.replace(options, **dict(zip(names, (first, last), strict=True)))
-        return delegated(model, [Restricted(delegate, options=changed)])
-
-    return open_range
-
-
 def bisect(
     model: ModelPath,
     open_range: OpenRange,
@@ -135,7 +109,7 @@ def bisect(
     debugging (Zeller and Hildebrandt 2002, ddmin) removes the operators in it that are not needed.
     The search continues after the range until the rest is right.
 
-    `open_range` opens the side under test, e.g. `ranged(model, JaxDelegate())`; `num_runs` is the
+    `open_range` opens the side under test with a range of operators delegated; `num_runs` is the
     number of sets of inputs for each probe; `first` and `last` limit the operators to consider.
     """
     record = read_model(model)
@@ -170,13 +144,13 @@ def bisect(
 
 
 def _culprits(prober: "_Prober", record: Model, first: int, last: int) -> Sequence[Culprit]:
-    found = []
+    culprits = []
     while first <= last and prober(first, last).is_wrong:
         low, high = minimal_range(lambda a, b: prober(a, b).is_wrong, first, last)
         names = tuple(_name(record, i) for i in prober.minimal_subset(low, high))
-        found.append(Culprit(low, high, names, prober(low, high)))
+        culprits.append(Culprit(low, high, names, prober(low, high)))
         first = high + 1
-    return found
+    return culprits
 
 
 def minimal_range(is_wrong: Callable[[int, int], bool], first: int, last: int) -> tuple[int, int]:

@@ -92,8 +92,8 @@ class FilePair:
         inputs, outputs = _paired(tested, other, "inputs"), _paired(tested, other, "outputs")
         return cls(tested, other, inputs, outputs)
 
-    def check_shapes(self, given: Collection[str]) -> None:
-        """Check that inputs take the same shapes, but those whose shape the user gives, by name.
+    def check_shapes(self, resized: Collection[str]) -> None:
+        """Check that inputs have the same shapes, except those that the user resizes, by name.
 
         Raises:
             OptionError: the shapes of an input differ.
@@ -103,7 +103,7 @@ class FilePair:
             fits = len(a) == len(b) and all(
                 n == m or -1 in (n, m) for n, m in zip(a, b, strict=True)
             )
-            if not fits and ours.name not in given:
+            if not fits and ours.name not in resized:
                 raise OptionError(
                     f"against: input {ours.name!r} has the shape {list(a)}, but {theirs.name!r} of "
                     f"the other file has {list(b)}; give both a shape with --input_layer="

@@ -54,8 +54,9 @@ class InputSettings:
         return InputSource([(self._layer(d), d["dtype"]) for d in details], values, self.seed)
 
     def draws_indices(self, details: Details) -> bool:
-        given = {*self.ranges, *self.files}
-        dtypes = [np.dtype(d["dtype"]) for d in details if d["name"] not in given]
+        """Whether an input without a range or a file takes integers that may be indices."""
+        fixed = {*self.ranges, *self.files}
+        dtypes = [np.dtype(d["dtype"]) for d in details if d["name"] not in fixed]
         return any(dtype.kind in "iu" and dtype.itemsize > 2 for dtype in dtypes)
 
     def _layer(self, detail: Mapping[str, Any]) -> InputLayer:

@@ -90,7 +90,7 @@ def language_model_diff(
             )
         kind = _LOGITS if texts else reference
         models = [open_model(e.model) for e in dict.fromkeys((engine, other))]
-        found = LanguageModelDiff(
+        result = LanguageModelDiff(
             model=engine.model_path,
             platform=engine.platform,
             reference=reference,
@@ -99,10 +99,10 @@ def language_model_diff(
             precision=precision(*models, is_reduced=engine.is_reduced),
             answers=comparison.answers(kind, texts.texts if texts else None),
         )
-        if found.is_healthy:
-            return found
+        if result.is_healthy:
+            return result
         kinds = [k for k, resolver in REFERENCES.items() if resolver and k != kind]
-        return dataclasses.replace(found, noise=comparison.noise(kinds, found.answers))
+        return dataclasses.replace(result, noise=comparison.noise(kinds, result.answers))
 
 
 class _Comparison:
@@ -147,11 +147,9 @@ class _Comparison:
             max_output_tokens=self._most,
             log_probabilities=True,
         )
-        found = []
-        for n, prompt in enumerate(self._prompts):
-            text = texts[n] if texts is not None else None
-            found.append(self._answer(prompt, decoder, text, own[n]))
-        return tuple(found)
+        wanted: Sequence[str | None] = texts or [None] * len(own)
+        rows = zip(self._prompts, wanted, own, strict=True)
+        return tuple(self._answer(prompt, decoder, text, answer) for prompt, text, answer in rows)
 
     def _answer(
         self, prompt: str, decoder: ReferenceDecoder, text: str | None, completion: Completion

@@ -17,6 +17,7 @@ from jaxdelegate.lowering import error_probe
 from jaxdelegate.lowering.error_probe import ERROR_BOUND, ProbeResult
 from jaxdelegate.lowering.mixed_precision import unfit_constants
 from jaxdelegate.model.records import Model, read_model
+from jaxdelegate.model.source import interpreter_arguments
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.report.precision import PrecisionReport
@@ -26,6 +27,11 @@ from jaxdelegate.waiting import waiting
 
 Source = str | PathLike[str] | bytes
 ReducedDtype = Literal["float16", "bfloat16"]
+_REDUCED: dict[str, ReducedDtype] = {
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "auto": "float16",
+}
 
 
 def check_precision(
@@ -54,28 +60,19 @@ def check_precision(
         TensorError: the inputs do not match the model's.
     """
     source: Source = model.source if isinstance(model, CallableModel) else model
-    dtype = _reduced(compute_dtype)
+    dtype = _REDUCED.get(compute_dtype)
+    if dtype is None:
+        raise OptionError(
+            f"compute_dtype: expected 'float16', 'bfloat16' or 'auto', got {compute_dtype!r}"
+        )
     if not error_bound > 0:
         raise OptionError(f"error_bound: expected a positive number, got {error_bound!r}")
     delegate = _CheckingDelegate(
         DelegateOptions.of(options), precision_policy.emulated_policy(dtype), error_bound
     )
-    if isinstance(source, bytes):
-        interpreter = Interpreter(model_content=source, experimental_delegates=[delegate])
-    else:
-        interpreter = Interpreter(source, experimental_delegates=[delegate])
+    interpreter = Interpreter(**interpreter_arguments(source), experimental_delegates=[delegate])
     _run(interpreter, _arrays(read_model(source), inputs))
     return _report(dtype, error_bound, delegate)
-
-
-def _reduced(compute_dtype: str) -> ReducedDtype:
-    if compute_dtype in ("float16", "auto"):
-        return "float16"
-    if compute_dtype == "bfloat16":
-        return "bfloat16"
-    raise OptionError(
-        f"compute_dtype: expected 'float16', 'bfloat16' or 'auto', got {compute_dtype!r}"
-    )
 
 
 def _report(

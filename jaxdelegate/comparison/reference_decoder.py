@@ -72,8 +72,8 @@ class ReferenceDecoder:
         if step.tokens is not None:
             inputs[step.tokens] = np.array([[token]], step.inputs[step.tokens].dtype)
         for name, (runner, e) in self._embedders.items():
-            found = self._run(runner, {e.token: np.full(e.shape, token, e.dtype)})[e.result]
-            inputs[name] = found.reshape(step.inputs[name].shape)
+            embedding = self._run(runner, {e.token: np.full(e.shape, token, e.dtype)})[e.result]
+            inputs[name] = embedding.reshape(step.inputs[name].shape)
         outputs = self._run(self._decode, inputs)
         self._states = {name: np.array(outputs[name]) for name in self._states}
         logits: np.ndarray = outputs["logits"].reshape(-1).astype(np.float32)
@@ -86,13 +86,13 @@ class ReferenceDecoder:
 
     def _run(self, runner: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = runner(**inputs)
+            outputs: dict[str, Any] = runner(**inputs)
         except (RuntimeError, ValueError) as error:  # what stock interpreters raise
             raise InterpreterError(f"reference ({self._kind}): {error}") from error
-        return found
+        return outputs
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     shifted = logits - logits.max()
-    found: np.ndarray = shifted - np.log(np.exp(shifted).sum())
-    return found
+    scores: np.ndarray = shifted - np.log(np.exp(shifted).sum())
+    return scores

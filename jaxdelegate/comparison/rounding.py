@@ -44,7 +44,7 @@ def rounded_file(content: bytes, dtype: np.dtype) -> bytes:
 
 def _factor(tensor: Tensor) -> np.ndarray | None:
     """A constant of floats with several dimensions, as filters and matrices are; biases stay."""
-    found = tensor.data
-    if found is None or tensor.sparsity is not None:
+    data = tensor.data
+    if data is None or tensor.sparsity is not None:
         return None
-    return found if found.dtype.kind == "f" and found.ndim >= 2 else None
+    return data if data.dtype.kind == "f" and data.ndim >= 2 else None

@@ -82,8 +82,8 @@ class Test:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Options of the delegates that have no effect."""
-        found = (getattr(d, "remark", None) for d in self.delegates)
-        return tuple(remark for remark in found if remark is not None)
+        remarks = (getattr(d, "remark", None) for d in self.delegates)
+        return tuple(remark for remark in remarks if remark is not None)
 
     def restricted(self, nodes: Iterable[int] | None = None) -> "Test":
         """This side with delegates limited to some operators (None: all), which log nothing."""
@@ -104,12 +104,10 @@ class Test:
 
 def delegated(model: ModelPath, delegates: Sequence[SimpleDelegate]) -> Test:
     """The side under test with delegates in our interpreter."""
-    content, path = (model, None) if isinstance(model, bytes) else (None, model)
 
     def open_with(delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Interpreter:
         return Interpreter(
-            path,
-            content,
+            **interpreter_arguments(model),
             experimental_delegates=delegates,
             experimental_preserve_all_tensors=preserve_all_tensors,
         )
@@ -150,15 +148,18 @@ class Runner:
     """Runs one interpreter on arrays and records latencies; errors name the side."""
 
     def __init__(
-        self, side: str, interpreter: Any, given: Convert = list, read: Convert = list
+        self, side: str, interpreter: Any, to_inputs: Convert = list, to_results: Convert = list
     ) -> None:
-        """`given` makes the interpreter's inputs of a run's, `read` what is compared of outputs."""
+        """Convert a run's arrays to the interpreter's inputs, and its outputs to what is compared.
+
+        `side` names it in errors.
+        """
         self._side, self.interpreter = side, interpreter
-        self._given, self._read = given, read
+        self._to_inputs, self._to_results = to_inputs, to_results
         self.latencies: list[float] = []  # seconds
 
     def __call__(self, arrays: Arrays, invocations: int = 1) -> None:
-        interpreter, arrays = self.interpreter, self._given(arrays)
+        interpreter, arrays = self.interpreter, self._to_inputs(arrays)
         try:
             self._allocate(arrays)
             for detail, array in zip(interpreter.get_input_details(), arrays, strict=True):
@@ -192,7 +193,7 @@ class Runner:
             got = [np.asarray(self.interpreter.get_tensor(d["index"])) for d in details]
         except (RuntimeError, ValueError) as error:
             raise InterpreterError(f"{self._side}: outputs: {_first_line(error)}") from error
-        return self._read(got)
+        return self._to_results(got)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,14 +202,14 @@ class Reference:
 
     kind: str
     model: ModelPath
-    given: Convert = list  # as of `Runner`
-    read: Convert = list
+    to_inputs: Convert = list  # for its `Runner`
+    to_results: Convert = list
 
     def runner(self, *, preserve_all_tensors: bool = False) -> Runner:
         interpreter = open_reference(
             self.kind, self.model, preserve_all_tensors=preserve_all_tensors
         )
-        return Runner(f"reference ({self.kind})", interpreter, self.given, self.read)
+        return Runner(f"reference ({self.kind})", interpreter, self.to_inputs, self.to_results)
 
     def others(self) -> list["Reference"]:
         """LiteRT's other kernels."""
@@ -220,7 +221,7 @@ class Reference:
         return dataclasses.replace(
             self,
             model=rounded_file(bytes(open_source(self.model).content), dtype),
-            given=lambda arrays: [round_to(array, dtype) for array in self.given(arrays)],
+            to_inputs=lambda arrays: [round_to(a, dtype) for a in self.to_inputs(arrays)],
         )
 
 
@@ -229,17 +230,15 @@ def _first_line(error: Exception) -> str:
 
 
 class Restricted(SimpleDelegate):
-    """Another delegate for some nodes only, or with other options; it logs nothing."""
+    """Another delegate for some nodes only; it logs nothing."""
 
-    def __init__(
-        self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None, options: Any = None
-    ) -> None:
-        """Limit `delegate` to operators (None: all); `options` are those that interpreters read."""
+    def __init__(self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None) -> None:
+        """Limit `delegate` to operators (None: all)."""
         super().__init__()
         self._delegate = delegate
         self._nodes = None if nodes is None else frozenset(nodes)
         self.name = delegate.name
-        self.options = delegate.options if options is None else options
+        self.options = delegate.options
         self.device_name = delegate.device_name
         self.lowering_context = getattr(delegate, "lowering_context", None)
 

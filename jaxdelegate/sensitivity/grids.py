@@ -15,10 +15,7 @@ _DTYPES: dict[int, np.dtype] = {8: np.dtype(np.int8), 16: np.dtype(np.int16)}
 _BIAS_LIMIT = 2.0**31 - 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Range:
-    low: float
-    high: float
+Range = tuple[float, float]  # the smallest and the largest value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +34,9 @@ class Grid:
 def grid_of(seen: Range, bits: int) -> Grid:
     """The grid for activations of a range: int8 asymmetric and including zero, int16 symmetric."""
     if bits == 16:
-        bound = max(abs(seen.low), abs(seen.high), _MIN_RANGE)
+        bound = max(*map(abs, seen), _MIN_RANGE)
         return Grid(np.float32(bound / 32767), 0, _DTYPES[bits])
-    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    low, high = min(seen[0], 0.0), max(seen[1], 0.0)
     scale = max(high - low, _MIN_RANGE) / 255
     return Grid(np.float32(scale), int(np.rint(-128 - low / scale)), _DTYPES[bits])
 

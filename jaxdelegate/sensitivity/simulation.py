@@ -90,7 +90,7 @@ class Simulation:
             run = jax.jit(program)
             extents = np.stack([run(self._arrays, self._values(sample)) for sample in samples])
         low, high = extents[..., 0].min(0), extents[..., 1].max(0)
-        return {i: Range(float(a), float(b)) for i, a, b in zip(tensors, low, high, strict=True)}
+        return {i: (float(a), float(b)) for i, a, b in zip(tensors, low, high, strict=True)}
 
     # ---- one operator at a time
 

@@ -178,4 +178,4 @@ def _range(spec: TensorSpec, seen: Range | None) -> Range:
     if seen is not None:
         return seen
     values = _const(spec)
-    return Range(float(values.min()), float(values.max()))
+    return float(values.min()), float(values.max())

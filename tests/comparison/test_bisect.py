@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxdelegate as jd
-from jaxdelegate.comparison.bisect import Bisection, bisect, ddmin, minimal_range, ranged
+from jaxdelegate.comparison.bisect import Bisection, bisect, ddmin, minimal_range
 from jaxdelegate.comparison.serialized import bisect_record
 from jaxdelegate.comparison.sides import Test, delegated
 from jaxdelegate.comparison.text import bisection
@@ -20,6 +20,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference import KERNELS
 from jaxdelegate.simple_delegate import SimpleDelegateOptions
 from jaxdelegate.testing import ModelBuilder
+from tests.support.ranges import ranged
 
 DEEPLAB = Path(__file__).parents[3] / "shared/models/networks/image_segmenter__deeplabv3.tflite"
 
@@ -222,13 +223,6 @@ def test_any_delegate_with_such_options() -> None:
     model = negations()
     (culprit,) = bisect(model, ranged(model, WrongNegation())).culprits
     assert (culprit.first, culprit.last, culprit.nodes[0].operator) == (1, 1, "NEG")
-
-
-def test_a_delegate_without_such_options() -> None:
-    with pytest.raises(
-        jd.OptionError, match="WrongNegation: a search needs the options first_delegate"
-    ):
-        ranged(negations(), WrongNegation(options=object()))
 
 
 def test_a_delegate_that_ignores_the_range() -> None:

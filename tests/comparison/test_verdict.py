@@ -12,7 +12,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 
 import jaxdelegate as jd
-from jaxdelegate.comparison.bisect import bisect, ranged
+from jaxdelegate.comparison.bisect import bisect
 from jaxdelegate.comparison.bounds import LOSSES
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
 from jaxdelegate.comparison.figures import (
@@ -43,6 +43,7 @@ from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.tools.main import main
 from tests.support.combinations import covering
+from tests.support.ranges import ranged
 
 REFERENCES = ("numpy", "litert_ref", "litert_builtin", "litert_xnnpack")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxdelegate.sensitivity import grids, variants
-from jaxdelegate.sensitivity.grids import Range
 from jaxdelegate.sensitivity.schemes import SCHEMES
 
 policy = pytest.importorskip("litert_quantizer.default_policy", reason="needs litert-quantizer")
@@ -56,7 +55,7 @@ def params(values: np.ndarray, axis: Any, bits: int, *, symmetric: bool, granula
 def test_activations(bits: int, limits: tuple[float, float]) -> None:
     values = np.array(limits, np.float32)
     scale, point = params(values, None, bits, symmetric=bits == 16, granularity="TENSORWISE")
-    grid = grids.grid_of(Range(*limits), bits)
+    grid = grids.grid_of(limits, bits)
     np.testing.assert_allclose(grid.scale, scale.item(), rtol=1e-6)
     assert grid.zero_point == point.item()
 
