@@ -34,6 +34,7 @@ from harness import append, last_line
 from jaxdelegate import lm
 from jaxdelegate.comparison.answers import AnswerDiff
 from jaxdelegate.comparison.language_models import language_model_diff
+from jaxdelegate.comparison.litert_lm import Process
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("peer_python", "python", "A Python that has litert-lm-api.")
@@ -86,7 +87,7 @@ def measure(path: Path, peer: Path) -> dict[str, Any]:
         against=None if peer == path else peer,
         prompts=prompts,
         max_output_tokens=FLAGS.tokens,
-        python=FLAGS.peer_python,
+        litert_lm=Process(FLAGS.peer_python),
     )
     margins = [step.margin for step in found.steps if not step.agrees]
     return {

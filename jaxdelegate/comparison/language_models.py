@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.bounds import precision
-from jaxdelegate.comparison.litert_lm import LITERT_LM, litert_lm_texts
+from jaxdelegate.comparison.litert_lm import LITERT_LM, Process, litert_lm_texts
 from jaxdelegate.comparison.reference_decoder import Choose, ReferenceDecoder
 from jaxdelegate.comparison.sides import REFERENCES
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
@@ -52,8 +52,7 @@ def language_model_diff(
     max_output_tokens: int = 32,
     options: Mapping[str, Any] | None = None,
     cache_dir: str | None = None,
-    timeout_s: float = 600,
-    python: str | None = None,
+    litert_lm: Process | None = None,
 ) -> LanguageModelDiff:
     """Let `jaxdelegate.lm` and a reference continue prompts greedily, and compare.
 
@@ -66,8 +65,7 @@ def language_model_diff(
         max_output_tokens: of each answer.
         options: of JaxDelegate, for the engine.
         cache_dir: of the engine, see `jaxdelegate.lm.Engine`.
-        timeout_s: the most seconds that LiteRT-LM may take.
-        python: the Python that has litert_lm; None: this one.
+        litert_lm: the process of LiteRT-LM.
 
     Raises:
         ModelError: a bundle is damaged, or has no language model.
@@ -85,9 +83,7 @@ def language_model_diff(
         comparison = _Comparison(engine, other, prompts, max_output_tokens)
         texts = None
         if reference == LITERT_LM:
-            texts = litert_lm_texts(
-                other.model_path, prompts, max_output_tokens, python=python, timeout_s=timeout_s
-            )
+            texts = litert_lm_texts(other.model_path, prompts, max_output_tokens, litert_lm)
         kind = _LOGITS if texts else reference
         models = [open_model(e.model) for e in dict.fromkeys((engine, other))]
         result = LanguageModelDiff(

@@ -32,13 +32,21 @@ class Texts:
     texts: list[str]
 
 
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """The process of LiteRT-LM.
+
+    Attributes:
+        python: the Python that has litert_lm; None: this one.
+        timeout_s: the most seconds that it may take.
+    """
+
+    python: str | None = None
+    timeout_s: float = 600
+
+
 def litert_lm_texts(
-    model: str,
-    prompts: Sequence[str],
-    max_output_tokens: int,
-    *,
-    python: str | None = None,
-    timeout_s: float = 600,
+    model: str, prompts: Sequence[str], max_output_tokens: int, process: Process | None = None
 ) -> Texts:
     """Let LiteRT-LM continue prompts greedily, on the CPU.
 
@@ -46,21 +54,21 @@ def litert_lm_texts(
         model: the path of a bundle.
         prompts: texts; the bundle's start token is added, a chat template is not applied.
         max_output_tokens: of each answer.
-        python: the Python that has litert_lm; None: this one.
-        timeout_s: the most seconds that it may take.
+        process: that computes them.
 
     Raises:
         OptionError: litert_lm is not installed.
         InterpreterError: LiteRT-LM failed, crashed, or took too long.
     """
-    if python is None and importlib.util.find_spec(LITERT_LM) is None:
+    process = process or Process()
+    if process.python is None and importlib.util.find_spec(LITERT_LM) is None:
         raise OptionError(
             f"reference: litert_lm is not installed: {install('litert-lm')}, or choose another "
             "reference"
         )
     request = {"model": model, "prompts": [*prompts], "max_output_tokens": max_output_tokens}
     # -P: the modules next to the program, such as bisect.py, must not shadow the library's.
-    command = [python or sys.executable, "-P", os.fspath(_PROGRAM)]
+    command = [process.python or sys.executable, "-P", os.fspath(_PROGRAM)]
     try:
         ran = subprocess.run(
             command,
@@ -68,13 +76,13 @@ def litert_lm_texts(
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=timeout_s,
+            timeout=process.timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise InterpreterError(
-            f"reference (litert_lm): no answers after {timeout_s:g} s; allow more seconds, or "
-            "request fewer tokens"
+            f"reference (litert_lm): no answers after {process.timeout_s:g} s; allow more seconds, "
+            "or request fewer tokens"
         ) from error
     if ran.returncode != 0:
         raise InterpreterError(f"reference (litert_lm): {_reason(ran)}")

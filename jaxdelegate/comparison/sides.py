@@ -217,7 +217,7 @@ class Reference:
         return [dataclasses.replace(self, kind=kind) for kind in kinds]
 
     def rounded(self, dtype: np.dtype) -> "Reference":
-        """The same kernels on inputs, and factors of products, that are rounded to `dtype`."""
+        """Round the inputs and the constant factors of products to `dtype`."""
         return dataclasses.replace(
             self,
             model=rounded_file(bytes(open_source(self.model).content), dtype),

@@ -11,7 +11,7 @@ from jaxdelegate.comparison.language_model_text import (
 )
 from jaxdelegate.comparison.language_models import LANGUAGE_MODEL_REFERENCES as REFERENCES
 from jaxdelegate.comparison.language_models import PROMPTS, language_model_diff
-from jaxdelegate.comparison.litert_lm import LITERT_LM
+from jaxdelegate.comparison.litert_lm import LITERT_LM, Process
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json
@@ -47,7 +47,7 @@ def is_healthy(values: flags.FlagValues) -> bool:
         max_output_tokens=values.max_output_tokens,
         cache_dir=options.pop("serialization_dir", None),
         options=options,
-        timeout_s=values.reference_timeout_s,
+        litert_lm=Process(timeout_s=values.reference_timeout_s),
     )
     print(wrapped(language_model_summary(result)))
     if values.result_json:

@@ -15,7 +15,7 @@ from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.bounds import precision
 from jaxdelegate.comparison.language_model_text import language_model_summary
 from jaxdelegate.comparison.language_models import language_model_diff
-from jaxdelegate.comparison.litert_lm import litert_lm_texts
+from jaxdelegate.comparison.litert_lm import Process, litert_lm_texts
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.model.records import read_model
 from jaxdelegate.quant.params import Quantization
@@ -166,7 +166,7 @@ def test_texts_of_litert_lm(folder: Path, python: Script) -> None:
     ):
         response = json.dumps({"version": "0.0", "texts": texts})
         shell = f"cat > /dev/null; cat <<'END'\n{response}\nEND"
-        found = compared(path, reference="litert_lm", python=python(shell))
+        found = compared(path, reference="litert_lm", litert_lm=Process(python(shell)))
         assert (found.agrees, found.is_healthy) == (healthy, healthy)
     assert "the next one of litert_lm is not known" in language_model_summary(found)
     assert language_model_summary(found).startswith("2 of 2 answers differ from litert_lm 0.0.\n")
@@ -183,7 +183,7 @@ def test_texts_of_litert_lm(folder: Path, python: Script) -> None:
 )
 def test_failures_of_litert_lm(python: Script, script: str, problem: str) -> None:
     with pytest.raises(InterpreterError, match=rf"^reference \(litert_lm\): {problem}"):
-        litert_lm_texts("b.litertlm", ["a"], 1, python=python(script), timeout_s=0.2)
+        litert_lm_texts("b.litertlm", ["a"], 1, Process(python(script), timeout_s=0.2))
 
 
 def test_litert_lm_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
