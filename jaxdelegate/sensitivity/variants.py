@@ -33,11 +33,12 @@ class Variant:
     operator: int  # its index
     scheme: Scheme
     constants: Mapping[int, np.ndarray]  # by tensor, float32, rounded to their grids
-    inputs: Mapping[int, Grid]  # by tensor, the grid of a run-time input
-    outputs: Mapping[int, Grid]  # by tensor, the grid of a result
-    # The input that is rounded at each invoke, and whether row by row.
-    dynamic_range: tuple[int, bool] | None
     bytes_saved: int  # by its weights in the file
+    # By tensor, the grids of run-time inputs and of results.
+    inputs: Mapping[int, Grid] = dataclasses.field(default_factory=dict)
+    outputs: Mapping[int, Grid] = dataclasses.field(default_factory=dict)
+    # The input that is rounded at each invoke, and whether row by row.
+    dynamic_range: tuple[int, bool] | None = None
 
 
 def why_not(
@@ -104,7 +105,7 @@ def variant(
         dynamic = None
         if scheme.is_dynamic_range and places and places.data is not None:
             dynamic = (operator.inputs[places.data], places.is_row_by_row)
-        return Variant(operator.index, scheme, constants, {}, {}, dynamic, saved)
+        return Variant(operator.index, scheme, constants, saved, dynamic_range=dynamic)
     bias = None
     if places and places.bias is not None and places.bias < len(operator.inputs):
         bias = operator.inputs[places.bias]
@@ -116,7 +117,7 @@ def variant(
         if data is not None and specs[bias].const is not None:
             scales = grids.channel_scales(_const(specs[weight]), axis)
             constants[bias] = grids.bias_on_grid(_const(specs[bias]), data.scale, scales)
-    return Variant(operator.index, scheme, constants, inputs, outputs, None, saved)
+    return Variant(operator.index, scheme, constants, saved, inputs, outputs)
 
 
 def _weight(
