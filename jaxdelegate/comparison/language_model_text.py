@@ -1,32 +1,9 @@
-"""Comparisons of language models as text, and as JSON types."""
+"""Comparisons of language models as text."""
 
 from collections.abc import Iterator
-from typing import Any
 
-from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
-from jaxdelegate.report.json_records import Derived, plain
+from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff
 from jaxdelegate.text import plural, printable
-from jaxdelegate.version import __version__
-
-_DERIVED: Derived = {
-    LanguageModelDiff: (
-        "agrees",
-        "is_healthy",
-        "has_right_probabilities",
-        "top_1",
-        "difference",
-        "rounding",
-        "limit",
-    ),
-    AnswerDiff: ("divergence",),
-    Step: ("agrees", "margin", "expected_margin"),
-}
-
-
-def language_model_record(result: LanguageModelDiff) -> dict[str, Any]:
-    """The dataclasses' fields as JSON types, and the verdicts."""
-    fields = plain(result, derived=_DERIVED)
-    return {"tool": "inference_diff", "version": __version__, **fields}
 
 
 def language_model_summary(result: LanguageModelDiff) -> str:

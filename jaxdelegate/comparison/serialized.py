@@ -3,19 +3,37 @@
 from typing import Any
 
 from jaxdelegate import protos
+from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.bisect import Bisection
 from jaxdelegate.comparison.diff import InferenceDiff
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.version import __version__
 
-_DERIVED: Derived = {TensorComparison: ("agrees",)}
+# Properties that are written like fields.
+_DERIVED: Derived = {
+    TensorComparison: ("agrees",),
+    LanguageModelDiff: (
+        "agrees",
+        "is_healthy",
+        "has_right_probabilities",
+        "top_1",
+        "difference",
+        "rounding",
+        "limit",
+    ),
+    AnswerDiff: ("divergence",),
+    Step: ("agrees", "margin", "expected_margin"),
+}
+
+
+def _record(tool: str, result: Any) -> dict[str, Any]:
+    return {"tool": tool, "version": __version__, **plain(result, derived=_DERIVED)}
 
 
 def diff_record(result: InferenceDiff) -> dict[str, Any]:
     """The dataclasses' fields as JSON types, the verdicts, the first divergence."""
-    fields = plain(result, derived=_DERIVED)
-    record = {"tool": "inference_diff", "version": __version__, **fields}
+    record = _record("inference_diff", result)
     record["agrees"], record["is_healthy"] = result.agrees, result.is_healthy
     divergence = result.layers.first_divergence() if result.layers else None
     record["first_divergence"] = None
@@ -33,7 +51,12 @@ def diff_record(result: InferenceDiff) -> dict[str, Any]:
 
 def bisect_record(result: Bisection) -> dict[str, Any]:
     """The result of a search as JSON types; the keys are the dataclasses' fields."""
-    return {"tool": "bisect", "version": __version__, **plain(result, derived=_DERIVED)}
+    return _record("bisect", result)
+
+
+def language_model_record(result: LanguageModelDiff) -> dict[str, Any]:
+    """The dataclasses' fields as JSON types, and the verdicts."""
+    return _record("inference_diff", result)
 
 
 def stage_metrics(result: InferenceDiff) -> bytes:
