@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxdelegate.benchmark.trace import Event, read_events
-from jaxdelegate.measuring.protos import message
+from jaxdelegate.protos import message
 
 
 def plane(space: Any, name: str, kinds: dict[int, str], names: dict[int, str]) -> Any:

@@ -109,8 +109,9 @@ def test_what_xla_is_told_depends_on_products_of_integers() -> None:
         for context in (INTEGER, LoweringContext()):
             partition = lowered(content, context)
             assert partition.has_integer_products == (has_integers and context is INTEGER)
-    without = aot._options(lowered(float_network(), INTEGER), "cpu")
-    assert without == aot._options(lowered(float_network(), LoweringContext()), "cpu")
+    jaxpr = jax.make_jaxpr(jax.numpy.sin)(values(4)).jaxpr
+    integer, default = (lowered(float_network(), c) for c in (INTEGER, LoweringContext()))
+    assert aot._options(integer, "cpu", jaxpr) == aot._options(default, "cpu", jaxpr)
 
 
 def test_behind_the_last_quantized_operator_floats_are_lowered_as_by_default() -> None:

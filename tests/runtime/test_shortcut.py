@@ -177,6 +177,7 @@ def test_device_arrays() -> None:
 
 def test_the_memory_of_results_is_allocated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = warm(plain())
+    run(interpreter, jnp.zeros((2, 3)))
     made = []
     monkeypatch.setattr(calls, "_Results", lambda *_: made.append(1))
     for _ in range(3):
