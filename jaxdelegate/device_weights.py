@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, MutableMapping
@@ -135,8 +136,8 @@ class ModelWeights:
         array = self._shared.find(name)
         if array is None:
             is_view = const is not None and np.may_share_memory(prepared, in_memory(const))
-            put = put_constant if is_view else Runtime.put
-            array = self._shared.share(name, put(self.runtime, prepared))
+            put = functools.partial(put_constant, self.runtime) if is_view else self.runtime.put
+            array = self._shared.share(name, put(prepared))
         self._names[weight] = None if const is None else weakref.ref(const), name
         return array
 
