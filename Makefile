@@ -103,7 +103,7 @@ exhaustive-%: $(VENV)/.installed-test
 # The demo and a fraction of the tests with a newer Python, and the newest jax that pip gives it. Takes
 # root, or a newer Python that is installed.
 NEWEST_PYTHON := tests/newest_python.sh
-NEWEST_TESTS := $(addprefix tests/,cache delegate direct function kernels lm pjrt serve xla test_networks.py)
+NEWEST_TESTS := $(addprefix tests/,cache delegate function kernels lm pjrt serve thunks xla test_networks.py)
 newest-python: dist/.built
 	$(NEWEST_PYTHON) 'JAXDELEGATE_REQUIRE_LIBRARIES=1 make demo && make check-wheel && make test TESTS="$(NEWEST_TESTS)" && \
 	  .venv/bin/python -m pytest -n $(JOBS) -m slow -k delegated tests/test_conformance.py'

@@ -229,3 +229,13 @@ def test_make_quotes_what_was_not_built(clone: Path, target: str) -> None:
 def test_git_and_docker_ignore_the_record() -> None:
     for name in (".gitignore", ".dockerignore"):
         assert any("*.not_built.txt" in line for line in (ROOT / name).read_text().splitlines())
+
+
+def test_the_makefile_names_tests_that_exist() -> None:
+    """A name that pytest does not find would end the checks after half an hour."""
+    text = (ROOT / "Makefile").read_text()
+    lists = re.findall(r"addprefix tests/,([\w. ]+)\)", text)
+    names = [f"tests/{name}" for names in lists for name in names.split()]
+    names += re.findall(r"(?<!\w)tests/[\w/]+(?:\.\w+)?(?=[\s):])", text)
+    assert len(names) > 20
+    assert [name for name in names if not (ROOT / name).exists()] == []
