@@ -238,4 +238,6 @@ def test_the_makefile_names_tests_that_exist() -> None:
     names = [f"tests/{name}" for names in lists for name in names.split()]
     names += re.findall(r"(?<!\w)tests/[\w/]+(?:\.\w+)?(?=[\s):])", text)
     assert len(names) > 20
-    assert [name for name in names if not (ROOT / name).exists()] == []
+    paths = [ROOT / name for name in names]
+    missing = [p for p in paths if not (p.is_file() or any(p.rglob("*.py")))]  # bytecode may stay
+    assert missing == []
