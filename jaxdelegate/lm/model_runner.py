@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
-from jaxdelegate.lm.graph import LanguageGraph, prefill_plan
+from jaxdelegate.lm.graph import Drafter, LanguageGraph, prefill_plan
 from jaxdelegate.lm.kv_cache import KVCache
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
 from jaxdelegate.lm.program_spec import (
@@ -286,7 +286,7 @@ class ModelRunner:
         return DecodeOutput(*self._run(chosen, min(last + step.length, self.graph.capacity)))
 
     @property
-    def _drafter(self) -> Any:
+    def _drafter(self) -> Drafter | None:
         return self.graph.drafter if self._drafts else None
 
     def _output(self, slot: int, found: DecodeOutput, row: int) -> StepOutput:
@@ -297,7 +297,8 @@ class ModelRunner:
         state = self._slots[slot]
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         state.left = 0 if is_stopped else state.left - len(tokens)
-        self.cache.append(slot, tokens, self._drafter.verify.length - 1 if self._drafter else 0)
+        drafter = self._drafter
+        self.cache.append(slot, tokens, 0 if drafter is None else drafter.verify.length - 1)
         return StepOutput(
             tokens,
             scores if state.request.has_scores else [],

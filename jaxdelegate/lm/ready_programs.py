@@ -77,7 +77,7 @@ class ReadyPrograms:
         needed = max(end, self._runner.cache.entries)
         if not self._may_need(slot, needed, prefilled):
             return None
-        return self._found(slot, needed, decoding, length)
+        return self._ensure(slot, needed, decoding, length)
 
     def for_decode(self, slots: Sequence[int]) -> tuple[Sequence[int], ProgramSet | None]:
         """The slots that can decode now, and with what.
@@ -111,7 +111,7 @@ class ReadyPrograms:
         if not self._may_need(slot, needed, others):
             return None
         if not running:
-            return self._found(slot, needed, slots)
+            return self._ensure(slot, needed, slots)
         ready = self._known(needed, slots)
         if ready is None:  # they run in turn: that one program is for all is not urgent
             wanted = self._wanted(needed, slots)
@@ -124,7 +124,7 @@ class ReadyPrograms:
         if length(needed) == length(self._runner.cache.entries):
             return True
         others = [other for other in others if other != slot and other not in self.errors]
-        return all(self._found(slot, needed, [other]) for other in others)
+        return all(self._ensure(slot, needed, [other]) for other in others)
 
     def _needed(self, slots: Sequence[int]) -> int:
         """For how many tokens these need caches, and the others that rest."""
@@ -138,7 +138,7 @@ class ReadyPrograms:
     def _known(
         self, needed: int, slots: Sequence[int], step: int | None = None
     ) -> ProgramSet | None:
-        """The least that is in memory; None: nothing is. Arguments as `_found`."""
+        """The least that is in memory; None: nothing is. Arguments as `_ensure`."""
         return self._in_memory(self._wanted(needed, slots), step)
 
     def _in_memory(self, wanted: ProgramSet, step: int | None = None) -> ProgramSet | None:
@@ -149,7 +149,7 @@ class ReadyPrograms:
                 return programs
         return None
 
-    def _found(
+    def _ensure(
         self, slot: int, needed: int, slots: Sequence[int], step: int | None = None
     ) -> ProgramSet | None:
         """The least that is ready; None: it is being compiled, or has failed.
@@ -167,7 +167,7 @@ class ReadyPrograms:
             is_ready = self._compiler.is_ready(specs.needed(wanted.length, wanted.variant, step))
         except LengthError:
             specs.exclude(wanted.length)
-            return self._found(slot, needed, slots, step)
+            return self._ensure(slot, needed, slots, step)
         except Exception as error:  # other requests run
             self.errors[slot] = error
             return None

@@ -263,17 +263,18 @@ class Scheduler:
 
     def _allowed(self, running: Sequence[ActiveRequest]) -> dict[int, np.ndarray]:
         """The tokens that may come next, where a constraint says which."""
-        found = {}
+        allowed = {}
         for active in running:
             constraint = active.constraint
             if constraint is None:
                 continue
             with _refusals(active):
-                found[active.slot] = constraint.allowed()
-                active.refusal = constraint.error
-            if active.refusal is not None:
+                words, active.refusal = constraint.allowed(), constraint.error
+            if active.refusal is None:
+                allowed[active.slot] = words
+            else:
                 self._fail(active)
-        return {slot: words for slot, words in found.items() if slot in self._running}
+        return allowed
 
     def _take(self, active: ActiveRequest, output: StepOutput) -> None:
         before = len(active.tokens)

@@ -51,10 +51,10 @@ class Job:
 
 
 class TextBatcher(Worker):
-    """Owns a scheduler, and reads prompts and generates in its thread.
+    """Owns a scheduler, and calls its `step` in a thread.
 
-    At most one step that reads a prompt is between two runs that generate, so that a long prompt
-    does not make the others wait.
+    A step prefills one part of one prompt at most, so that a long prompt does not make the others
+    wait.
 
     Attributes:
         most: sequences at once, in slots and waiting.
@@ -151,7 +151,7 @@ class TextBatcher(Worker):
         return True
 
     def _step(self, scheduler: Scheduler) -> None:
-        """One step that reads and one run that generates."""
+        """Let jobs leave and join, run one step, and pass on what it yields."""
         for running, job in list(self._jobs.items()):
             if job.is_cancelled:
                 scheduler.leave(running)
@@ -161,7 +161,7 @@ class TextBatcher(Worker):
             job = self._jobs[running]
             try:
                 self._advance(scheduler, job)
-            except BaseException as error:  # its own
+            except BaseException as error:  # concerns this job alone
                 if not is_failure(error):
                     raise
                 scheduler.leave(running)
@@ -182,7 +182,7 @@ class TextBatcher(Worker):
             job.joined_at = time.monotonic()
             try:
                 running = scheduler.join(job.request)
-            except ValueError as error:  # its own
+            except ValueError as error:  # concerns this job alone
                 self._fail_one(job, error)
                 continue
             except Exception:
