@@ -34,6 +34,8 @@ RUN pip install --no-cache-dir "matplotlib>=3.9" "pytest>=8.2" && mkdir /results
 WORKDIR /accept
 COPY bench bench
 COPY tests tests
+COPY examples/sample_tasks examples/sample_tasks
+ENV PYTHONPATH=/accept/examples
 USER user
 ENTRYPOINT ["python", "bench/accept_gpu.py", "--out=/results/accept_gpu.jsonl"]
 CMD []

@@ -21,7 +21,6 @@ from harness import AbsentError, append, last_line
 from jax.experimental import topologies
 from roofline import batched_specs, fused
 
-from jaxdelegate import demo
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import Target
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
@@ -43,7 +42,7 @@ FLAGS = flags.FLAGS
 
 # One chip of a host that has four, the fewest that libtpu describes.
 _TPU_TOPOLOGY, _CHIPS = "v5e:2x2", (2, 2, 1)
-SHIPPED = Path(demo.__file__).with_name("networks")
+SHIPPED = Path(__file__).parents[1] / "examples/sample_tasks/networks"
 _BUILT = {  # networks that need no file
     "mobilenet_v1": mobilenet_v1,
     "int4_decoder": lambda: quantized_decoder(1, vocabulary=16384, width=1024, hidden=3072),

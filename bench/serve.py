@@ -50,7 +50,7 @@ flags.DEFINE_string("model", None, "A float .tflite; unset: MobileNet v1 0.25, b
 flags.DEFINE_integer("size", 128, "Of MobileNet's images.", 32)
 flags.DEFINE_integer("width", 2048, "Of the wide layers.", 8)
 flags.DEFINE_integer("layers", 4, "How many wide layers.", 1)
-flags.DEFINE_string("streaming_model", None, "With states; unset: the demo's keywords.")
+flags.DEFINE_string("streaming_model", None, "With states; unset: the examples' keywords.")
 flags.DEFINE_integer("clients", 64, "Connections.", 1)
 flags.DEFINE_integer("pool", 256, "Distinct inputs.", 2)
 flags.DEFINE_integer("rounds", 9, "Of throughput and latency.", 1)
@@ -236,7 +236,7 @@ def restart(work: Work) -> Iterator[tuple[Record, int]]:
 
 
 def sessions(work: Work) -> Iterator[tuple[Record, int]]:
-    default = Path(jd.__file__).parent / "demo/networks/keywords.tflite"
+    default = Path(__file__).parents[1] / "examples/sample_tasks/networks/keywords.tflite"
     path = Path(FLAGS.streaming_model or default)
     with work.servers(path, {"one": []}) as servers:
         cache = work.directory / "interpreters"

@@ -1,4 +1,4 @@
-"""Write docs/images/web_*.webp: `jaxdelegate demo --web` on detection, in headless Chromium.
+"""Write docs/images/web_*.webp: the web demo on detection, in headless Chromium.
 
 Needs `pip install '.[test]'`, and Debian's packages chromium and chromium-driver.
 """
@@ -79,7 +79,7 @@ def take(driver: webdriver.Chrome, width: int) -> None:
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "jaxdelegate", "demo", "--web", f"--port={PORT}"]
+    command = [sys.executable, "examples/web_demo", f"--port={PORT}"]
     server = subprocess.Popen(command, cwd=ROOT)
     try:
         wait_for_the_server()

@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 import jaxdelegate
-from jaxdelegate.demo.drawing import drawn
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.interpreter import Interpreter
+from sample_tasks.drawing import drawn
+from sample_tasks.tasks import TASKS
 
 task = TASKS["detection"]
 image = task.picture(seed=1)

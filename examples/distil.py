@@ -9,11 +9,11 @@ import ai_edge_litert.interpreter as litert
 import jax
 import numpy as np
 import optax
-from network_training.samples import classification
 
 import jaxdelegate
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing.running import run_once
+from network_training.samples import classification
+from sample_tasks.tasks import TASKS
 
 task, REFERENCE = TASKS["classification"], litert.OpResolverType.BUILTIN_REF
 data = classification(600, seed=8).arrays  # x: uint8 [600, 64, 64, 3]; label: [600]

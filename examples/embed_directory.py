@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 import jaxdelegate
-from jaxdelegate.demo.tasks import TASKS
+from sample_tasks.tasks import TASKS
 
 BATCH = 8
 task = TASKS["classification"]

@@ -10,8 +10,8 @@ import ai_edge_litert.interpreter as litert
 import numpy as np
 
 import jaxdelegate as jd
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing.running import random_inputs, run_once
+from sample_tasks.tasks import TASKS
 
 RUNS = 100
 

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from network_training.samples import classification
 
 import jaxdelegate
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing.running import run_once
+from network_training.samples import classification
+from sample_tasks.tasks import TASKS
 
 source = sys.argv[1] if sys.argv[1:] else TASKS["classification"].network()
 model = jaxdelegate.load(source).batched("b")  # any number of images, even if the file fixes 1

@@ -13,8 +13,8 @@ import wave
 import numpy as np
 
 import jaxdelegate
-from jaxdelegate.demo import sounds
 from jaxdelegate.interpreter import Interpreter
+from sample_tasks import sounds
 
 if sys.argv[1:]:
     with wave.open(sys.argv[1]) as file:

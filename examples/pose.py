@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 import jaxdelegate
-from jaxdelegate.demo.drawing import drawn
-from jaxdelegate.demo.tasks import TASKS
+from sample_tasks.drawing import drawn
+from sample_tasks.tasks import TASKS
 
 task = TASKS["pose"]
 image = task.picture(seed=1)

@@ -13,8 +13,8 @@ import numpy as np
 import optax
 
 import jaxdelegate
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing.running import run_once
+from sample_tasks.tasks import TASKS
 
 task, REFERENCE = TASKS["classification"], litert.OpResolverType.BUILTIN_REF
 images = np.concatenate([task.inputs(task.picture(seed)) for seed in range(80)])

@@ -1,4 +1,4 @@
-"""Train the networks of `jaxdelegate demo` and write them as .tflite files.
+"""Train the networks of `sample_tasks` and write them as .tflite files.
 
     pip install '.[test]'
     python examples/train_networks.py --task=pose --folder=.
@@ -19,11 +19,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
-from network_training import architectures, files, losses, measuring, samples
 
 import jaxdelegate
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.waiting import waiting
+from network_training import architectures, files, losses, measuring, samples
+from sample_tasks.tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,8 @@ import pytest
 from jaxdelegate.testing import ModelBuilder
 
 ROOT = Path(__file__).parents[1]
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "examples")))
+ENVIRONMENT = os.environ | {"PYTHONPATH": PYTHONPATH, "JAX_PLATFORMS": "cpu"}
 _DEVICES = "--xla_force_host_platform_device_count"
 _SECONDS = 120  # for each of two processes
 _CASES: dict[str, Callable[[], None]] = {}

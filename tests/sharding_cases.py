@@ -16,9 +16,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jaxdelegate as jd
-from jaxdelegate.demo import sounds
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing import assert_close
+from sample_tasks import sounds
+from sample_tasks.tasks import TASKS
 from tests.function import graphs
 from tests.many_devices import case, collectives, run_cases, two_layers
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from jaxdelegate import litert, providers
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.op_lowering.options import CallOnceOptions, VarHandleOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
+from sample_tasks.tasks import TASKS
 from tests.support.bundles import litertlm, parts
 from tests.support.language_models import language_bundle, language_model
 from tests.support.text_encoders import embedding_bundle, text_encoder

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate import Interpreter
-from jaxdelegate.demo import sounds
 from jaxdelegate.testing import assert_close
+from sample_tasks import sounds
 
 PAGE = Path(__file__).parents[1] / "docs" / "jax_recipes.md"
 SECTION = re.compile(r"^## (.*)\n((?:(?!^## ).*\n)*)", re.MULTILINE)

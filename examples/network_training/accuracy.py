@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from jaxdelegate.demo.results import Box, Found
-from jaxdelegate.demo.sounds import Heard, Spoken
+from sample_tasks.results import Box, Found
+from sample_tasks.sounds import Heard, Spoken
 
 _MAX_DELAY = 0.3  # seconds after its end in which a word still counts as heard
 

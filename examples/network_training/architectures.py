@@ -1,12 +1,12 @@
-"""The networks of `jaxdelegate.demo`, with random weights."""
+"""The networks of `sample_tasks`, with random weights."""
 
 import numpy as np
 from flatbuffers import flexbuffers
 
-from jaxdelegate.demo.pictures import JOINTS, MASKED, SHAPES
-from jaxdelegate.demo.sounds import BANDS, LABELS
 from jaxdelegate.op_lowering.options import DetectionPostProcessOptions
 from network_training.layers import NONE, Layers, Tensor
+from sample_tasks.pictures import JOINTS, MASKED, SHAPES
+from sample_tasks.sounds import BANDS, LABELS
 
 SIZE = 64  # height and width of the images
 ANCHOR = 0.3  # height and width of the detector's only anchor, in each of its cells

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 import jaxdelegate
-from jaxdelegate.demo import sounds
-from jaxdelegate.demo.results import Found
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.interpreter import Interpreter
 from network_training import accuracy as fit
+from sample_tasks import sounds
+from sample_tasks.results import Found
+from sample_tasks.tasks import TASKS
 
 _SEEDS = range(10_000, 10_200)
 _SOUNDS = range(10_000, 10_060)

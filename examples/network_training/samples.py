@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from jaxdelegate.demo import sounds
-from jaxdelegate.demo.pictures import (
+from network_training.architectures import ANCHOR, CELLS, SCALES, anchors
+from sample_tasks import sounds
+from sample_tasks.pictures import (
     JOINTS,
     SHAPES,
     Picture,
@@ -15,9 +16,8 @@ from jaxdelegate.demo.pictures import (
     several_shapes,
     stick_figure,
 )
-from jaxdelegate.demo.results import Found
-from jaxdelegate.demo.tasks import TASKS
-from network_training.architectures import ANCHOR, CELLS, SCALES, anchors
+from sample_tasks.results import Found
+from sample_tasks.tasks import TASKS
 
 FIRST_SEED = 1_000_000  # other code uses smaller seeds
 _SIZES = (64, 96, 128, 256)  # of the pictures before they are resized

@@ -1,1 +1,1 @@
-"""The demo: sample tasks, their networks, generated pictures, and the page that shows them."""
+"""The demo: MobileNet v1 on XLA, compared with the numpy reference."""

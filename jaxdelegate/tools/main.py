@@ -22,7 +22,7 @@ from jaxdelegate.version import __version__
 TOOLS = {
     "benchmark_model": "latency, memory, energy and operator times of a model",
     "benchmark_performance_options": "platforms, dtypes and threads for a model, ranked",
-    "demo": "compare XLA with the numpy reference on MobileNet v1; --web: more, in a browser",
+    "demo": "compare XLA with the numpy reference on MobileNet v1",
     "analyze": "say what a model holds and costs, what is delegated and why not; give advice",
     "lm": "talk to the language model of a bundle, measure it, or describe the bundle",
     "inference_diff": "compare a delegate's outputs and latency with a reference, by layer too",

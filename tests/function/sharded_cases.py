@@ -10,9 +10,9 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxdelegate as jd
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.kernels import library
 from jaxdelegate.testing import assert_close
+from sample_tasks.tasks import TASKS
 from tests.function import graphs
 from tests.function.test_function import counter, lstm
 from tests.many_devices import case, collectives, run_cases, two_layers

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.op_lowering.options import (
     CallOnceOptions,
     FullyConnectedOptions,
@@ -21,6 +20,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
 from jaxdelegate.testing.running import run_once
+from sample_tasks.tasks import TASKS
 
 W = np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32)
 B = np.array([0.5, -1, 2], np.float32)

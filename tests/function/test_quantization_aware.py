@@ -13,7 +13,6 @@ import pytest
 from ai_edge_litert import interpreter as litert
 
 import jaxdelegate as jd
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.op_lowering.options import (
     AddOptions,
     ConcatenationOptions,
@@ -29,6 +28,7 @@ from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Blockwise, Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
+from sample_tasks.tasks import TASKS
 from tests.function.graphs import shared_zeros
 from tests.support.quantized import scaled
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.measuring.tolerance import NETWORK, Tolerance, assert_close
 from jaxdelegate.op_lowering.options import (
     BatchMatMulOptions,
@@ -19,6 +18,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import random_inputs, run_once
+from sample_tasks.tasks import TASKS
 from tests.gpu.on_device import HALF, NEEDS_DEVICE, reference, run, stock
 from tests.support.attention_networks import bert_small
 from tests.support.decoders import INT4, INT8, VOCABULARY, chain, quantized_decoder

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -17,6 +16,7 @@ from jaxdelegate.op_lowering.options import (
 from jaxdelegate.sensitivity.records import SensitivityReport
 from jaxdelegate.sensitivity.schemes import SCHEMES
 from jaxdelegate.testing import ModelBuilder
+from sample_tasks.tasks import TASKS
 
 litert = [
     pytest.mark.litert,

@@ -1,4 +1,4 @@
-"""The stock interpreter's results for the networks in the package."""
+"""The stock interpreter's results for the networks of the examples."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-import jaxdelegate.demo
-
-NETWORKS = Path(jaxdelegate.demo.__file__).parent / "networks"
+NETWORKS = Path(__file__).parents[2] / "examples/sample_tasks/networks"
 
 
 def stock_outputs(name: str, steps: Sequence[np.ndarray]) -> list[np.ndarray]:

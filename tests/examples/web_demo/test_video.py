@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxdelegate.demo import video
-from jaxdelegate.demo.video import VideoError
 from jaxdelegate.errors import OptionError
+from web_demo import video
+from web_demo.video import VideoError
 
 av = pytest.importorskip("av", reason="needs PyAV")
 

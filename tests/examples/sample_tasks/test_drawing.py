@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxdelegate.demo.results import Box, Found, KeyPoint, Label
+from sample_tasks.results import Box, Found, KeyPoint, Label
 
-drawing = pytest.importorskip("jaxdelegate.demo.drawing", reason="needs Pillow")
+drawing = pytest.importorskip("sample_tasks.drawing", reason="needs Pillow")
 GRAY = np.full((200, 300, 3), 128, np.uint8)
 
 

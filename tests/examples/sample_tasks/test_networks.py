@@ -9,11 +9,11 @@ import pytest
 
 import jaxdelegate as jd
 from examples.network_training import accuracy
-from jaxdelegate.demo import sounds
-from jaxdelegate.demo.results import Found
-from jaxdelegate.demo.tasks import TASKS, Task, packaged
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
+from sample_tasks import sounds
+from sample_tasks.results import Found
+from sample_tasks.tasks import TASKS, Task, packaged
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimized")]
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from jaxdelegate.demo import fragments
-from jaxdelegate.demo.comparison import Row
-from jaxdelegate.demo.engines import LITERT, REFERENCE, Engine
-from jaxdelegate.demo.results import Box, Found, KeyPoint, Label
-from jaxdelegate.demo.uploads import Output
+from sample_tasks.results import Box, Found, KeyPoint, Label
+from web_demo import fragments
+from web_demo.comparison import Row
+from web_demo.engines import LITERT, REFERENCE, Engine
+from web_demo.uploads import Output
 
 EVIL = "<script>alert(1)</script>"
 

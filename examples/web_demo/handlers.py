@@ -9,9 +9,11 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
-from jaxdelegate.demo import fragments, uploads, video
-from jaxdelegate.demo.engines import ENGINES, Engines
-from jaxdelegate.demo.showing import (
+from jaxdelegate.errors import JaxDelegateError
+from sample_tasks.tasks import TASKS
+from web_demo import fragments, uploads, video
+from web_demo.engines import ENGINES, Engines
+from web_demo.showing import (
     Showing,
     Subject,
     enlarged,
@@ -19,8 +21,6 @@ from jaxdelegate.demo.showing import (
     task_subject,
     upload_subject,
 )
-from jaxdelegate.demo.tasks import TASKS
-from jaxdelegate.errors import JaxDelegateError
 
 UPLOAD = ".tflite file"
 GENERATED, IMAGE, VIDEO, LIVE = SOURCES = ("Generated", "Image", "Video", "Live camera")

@@ -8,12 +8,12 @@ from typing import Any
 
 import gradio as gr
 
-from jaxdelegate.demo import handlers
-from jaxdelegate.demo.engines import ENGINES, LITERT, REFERENCE
-from jaxdelegate.demo.handlers import GENERATED, SOURCES, UPLOAD, Handlers
-from jaxdelegate.demo.tasks import TASKS
-from jaxdelegate.demo.uploads import MAX_FILE_BYTES
 from jaxdelegate.version import __version__
+from sample_tasks.tasks import TASKS
+from web_demo import handlers
+from web_demo.engines import ENGINES, LITERT, REFERENCE
+from web_demo.handlers import GENERATED, SOURCES, UPLOAD, Handlers
+from web_demo.uploads import MAX_FILE_BYTES
 
 _CSS = Path(__file__).with_name("web.css")
 _FONT = ("system-ui", "sans-serif")  # so that no font is downloaded

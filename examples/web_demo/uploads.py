@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.demo.engines import REFERENCE, Engines
-from jaxdelegate.demo.results import Found, Positions, detected, detection_outputs
 from jaxdelegate.errors import ModelError
 from jaxdelegate.evaluation.images import resize_bilinear
 from jaxdelegate.model.descriptions import Normalization, TensorDescription, tensor_descriptions
 from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.running import random_inputs
+from sample_tasks.results import Found, Positions, detected, detection_outputs
+from web_demo.engines import REFERENCE, Engines
 
 MAX_FILE_BYTES = 64 << 20
 

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from jaxdelegate.demo.tasks import packaged
+from sample_tasks.tasks import packaged
 
 RATE = 16000  # samples a second
 FRAME = 320  # samples per invocation: 20 ms
@@ -50,7 +50,7 @@ class Heard:
 
 
 def network() -> bytes:
-    """The packaged .tflite file: from the features of a frame [1, BANDS] to scores of `LABELS`.
+    """The .tflite file: from the features of a frame [1, BANDS] to scores of `LABELS`.
 
     Variable tensors hold the state of earlier frames; call `reset_all_variables()` before a new
     sound.

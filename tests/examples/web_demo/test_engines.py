@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from jaxdelegate.demo import comparison, engines
-from jaxdelegate.demo.comparison import compare, largest_difference
-from jaxdelegate.demo.engines import ENGINES, REFERENCE, Engine, Engines, Opened
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.errors import ModelError
+from sample_tasks.tasks import TASKS
 from tests.support.networks import broadcast, small_classifier
+from web_demo import comparison, engines
+from web_demo.comparison import compare, largest_difference
+from web_demo.engines import ENGINES, REFERENCE, Engine, Engines, Opened
 
 X = np.random.default_rng(0).uniform(-1, 1, (1, 16, 16, 3)).astype(np.float32)
 

@@ -5,9 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxdelegate.demo import engines, uploads
-from jaxdelegate.demo.engines import REFERENCE, Engines
-from jaxdelegate.demo.uploads import Upload
 from jaxdelegate.errors import InterpreterError, ModelError
 from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.testing import ModelBuilder
@@ -15,6 +12,9 @@ from tests.support.descriptions import AXIS_LABELS, NAME, Described, metadata, w
 from tests.support.detectors import color_detector
 from tests.support.networks import broadcast, small_classifier
 from tests.support.quantized import scaled
+from web_demo import engines, uploads
+from web_demo.engines import REFERENCE, Engines
+from web_demo.uploads import Upload
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
 
@@ -117,7 +117,7 @@ def test_quantized_outputs_are_shown_dequantized(tmp_path: Path) -> None:
 def test_objects_of_a_detector_are_drawn(tmp_path: Path, order: tuple[int, int, int, int]) -> None:
     """Wherever its outputs are, and whether or not the file has their shapes."""
     content = color_detector(outputs=order, has_output_shapes=order[0] == 3)
-    showing = pytest.importorskip("jaxdelegate.demo.showing", reason="needs Pillow")
+    showing = pytest.importorskip("web_demo.showing", reason="needs Pillow")
     subject = showing.upload_subject(read(tmp_path, content), 0)
     image = np.zeros((128, 128, 3), np.uint8)
     image[32:64, 96:128, 0] = 255  # red: class 0, in the second row and fourth column of cells

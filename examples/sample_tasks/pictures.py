@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdelegate.demo import canvas
-from jaxdelegate.demo.results import Box, Found, KeyPoint, Label
+from sample_tasks import canvas
+from sample_tasks.results import Box, Found, KeyPoint, Label
 
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 MASKED = ("background", "circle", "square", "triangle", "star")

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from jaxdelegate.demo import canvas, pictures, sounds
-from jaxdelegate.demo.pictures import Picture
-from jaxdelegate.demo.tasks import TASKS
+from sample_tasks import canvas, pictures, sounds
+from sample_tasks.pictures import Picture
+from sample_tasks.tasks import TASKS
 
 MAKERS = pytest.mark.parametrize(
     "make",

@@ -1,4 +1,4 @@
-"""`jaxdelegate demo --web` in headless Chromium: what a visitor sees; no external requests."""
+"""The web demo in headless Chromium: what a visitor sees; no external requests."""
 
 import contextlib
 import importlib.util
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.demo.tasks import TASKS
 from jaxdelegate.testing import ModelBuilder
+from sample_tasks.tasks import TASKS
 from tests.support.children import compiling_quickly
 from tests.support.networks import small_classifier
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WAIT = 120  # seconds, for a machine that has other things to do
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -51,7 +51,7 @@ def free_port() -> int:
 HEEDING_CTRL_C = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("jaxdelegate", run_name="__main__", alter_sys=True)
+runpy.run_path("examples/web_demo", run_name="__main__")
 """
 
 
@@ -59,7 +59,7 @@ runpy.run_module("jaxdelegate", run_name="__main__", alter_sys=True)
 def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen]]:
     """The page's address, and the process that serves it."""
     port = free_port()
-    command = [sys.executable, "-c", HEEDING_CTRL_C, "demo", "--web", f"--port={port}", *flags]
+    command = [sys.executable, "-c", HEEDING_CTRL_C, f"--port={port}", *flags]
     environment = compiling_quickly() | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         command,
@@ -325,7 +325,7 @@ def with_outputs(names: list[str]) -> bytes:
 @pytest.mark.exhaustive
 def test_a_video(page: Page, tmp_path: Path) -> None:
     pytest.importorskip("av", reason="needs PyAV")
-    from jaxdelegate.demo import video
+    from web_demo import video
 
     path = tmp_path / "given.mp4"
     video.write(path, (TASKS["detection"].picture(seed) for seed in range(5)))

@@ -1,15 +1,17 @@
-"""Sample tasks of TFLite's GPU tutorials: small trained networks, with pre- and postprocessing."""
+"""The tasks on images: small trained networks, with pre- and postprocessing."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
-from jaxdelegate.demo import pictures
-from jaxdelegate.demo.canvas import resized
-from jaxdelegate.demo.pictures import Picture
-from jaxdelegate.demo.results import Found, KeyPoint, Label, detected
+from sample_tasks import pictures
+from sample_tasks.canvas import resized
+from sample_tasks.pictures import Picture
+from sample_tasks.results import Found, KeyPoint, Label, detected
+
+NETWORKS = Path(__file__).with_name("networks")  # the .tflite files
 
 _MASK_SCALE = 4  # the mask's size relative to that of the network's scores
 _REACH = 2  # cells around the peak of a heatmap that determine the joint's position
@@ -26,7 +28,7 @@ class Task:
     found: Callable[[Sequence[np.ndarray]], Found]
 
     def network(self, quantized: bool = False) -> bytes:
-        """The packaged .tflite file; the int8 one has float32 inputs and outputs, too."""
+        """The .tflite file; the int8 one has float32 inputs and outputs, too."""
         return packaged(f"{self.name}_int8" if quantized else self.name)
 
     def picture(self, seed: int) -> np.ndarray:
@@ -44,8 +46,8 @@ class Task:
 
 
 def packaged(name: str) -> bytes:
-    """The content of a packaged file by its name, such as `classification_int8`."""
-    return (resources.files(__package__) / "networks" / f"{name}.tflite").read_bytes()
+    """The content of a file in `NETWORKS` by its name, such as `classification_int8`."""
+    return (NETWORKS / f"{name}.tflite").read_bytes()
 
 
 def _classified(outputs: Sequence[np.ndarray]) -> Found:

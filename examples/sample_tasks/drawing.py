@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
-from jaxdelegate.demo.results import Found
 from jaxdelegate.optional import install
+from sample_tasks.results import Found
 
 try:
     from PIL import Image, ImageDraw, ImageFont

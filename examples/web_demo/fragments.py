@@ -4,9 +4,9 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from jaxdelegate.demo.comparison import Row
-from jaxdelegate.demo.results import Found
-from jaxdelegate.demo.uploads import Output
+from sample_tasks.results import Found
+from web_demo.comparison import Row
+from web_demo.uploads import Output
 
 _HEADINGS = ("Engine", "Ready (ms)", "Latency (ms)", "Frames/s", "Largest difference")
 _MAX_ROWS = 8  # scores

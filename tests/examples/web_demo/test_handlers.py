@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from jaxdelegate.demo import video
-from jaxdelegate.demo.engines import LITERT, REFERENCE
-from jaxdelegate.demo.tasks import TASKS
+from sample_tasks.tasks import TASKS
 from tests.support.networks import small_classifier
+from web_demo import video
+from web_demo.engines import LITERT, REFERENCE
 
 if TYPE_CHECKING:
-    from jaxdelegate.demo.handlers import Handlers
+    from web_demo.handlers import Handlers
 
 is_absent = importlib.util.find_spec("gradio") is None
 pytestmark = pytest.mark.skipif(is_absent, reason="needs Gradio")
@@ -27,7 +27,7 @@ IMAGE_OF = np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint
 
 @pytest.fixture
 def handlers(tmp_path: Path) -> "Handlers":
-    from jaxdelegate.demo.handlers import Handlers  # it imports Gradio, which takes seconds
+    from web_demo.handlers import Handlers  # it imports Gradio, which takes seconds
 
     return Handlers(str(tmp_path))
 
@@ -38,7 +38,7 @@ def run(handlers: "Handlers", **more: Any) -> Sequence[Any]:
 
 
 def everything(handlers: "Handlers", **more: Any) -> list[Any]:
-    from jaxdelegate.demo.handlers import Choice
+    from web_demo.handlers import Choice
 
     values = dict.fromkeys(Choice.__dataclass_fields__)
     values |= {"network": "detection", "source": GENERATED, "seed": 0, "engines": BOTH}

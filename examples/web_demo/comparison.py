@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from jaxdelegate.demo.engines import REFERENCE, Engine, Engines
-from jaxdelegate.demo.results import Positions, detection_count, detection_outputs
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.model.records import read_model
+from sample_tasks.results import Positions, detection_count, detection_outputs
+from web_demo.engines import REFERENCE, Engine, Engines
 
 Network = Callable[[bool], bytes]  # the .tflite file; True: the int8 one
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from jaxdelegate.demo import fragments
-from jaxdelegate.demo.comparison import Row, compare
-from jaxdelegate.demo.drawing import drawn
-from jaxdelegate.demo.engines import REFERENCE, Engine, Engines
-from jaxdelegate.demo.tasks import Task
-from jaxdelegate.demo.uploads import Upload
 from jaxdelegate.evaluation.images import resize_bilinear
+from sample_tasks.drawing import drawn
+from sample_tasks.tasks import Task
+from web_demo import fragments
+from web_demo.comparison import Row, compare
+from web_demo.engines import REFERENCE, Engine, Engines
+from web_demo.uploads import Upload
 
 _MIN_HEIGHT = 512
 

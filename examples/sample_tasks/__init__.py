@@ -1,0 +1,1 @@
+"""Sample tasks of TFLite's GPU tutorials: trained networks, generated inputs, drawn results."""
