@@ -142,8 +142,7 @@ class MeasuringOptions:
     measure_peaks: bool = _option(
         False,
         "Measure peaks",
-        "Measure the device's peak FLOP/s and bytes/s, for `jaxdelegate plot --kind=roofline`. "
-        "Takes some seconds.",
+        "Measure the device's peak FLOP/s and bytes/s, for a roofline plot. Takes some seconds.",
     )
 
     @property

@@ -26,7 +26,7 @@ class DevicePeaks:
     dtype: str = "float32"  # the type of the factors
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON, as `jaxdelegate plot --kind=roofline` reads it."""
+        """Ready for JSON, as `examples/plot_results --kind=roofline` reads it."""
         largest = max(self.bandwidths)
         return {
             "flops_per_second": self.flops,

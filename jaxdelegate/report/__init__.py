@@ -1,1 +1,1 @@
-"""Reports: records that print as tables, JSON, and figures."""
+"""Reports: records that print as tables and JSON."""

@@ -2,8 +2,7 @@
 
 A tool is a module of this package with `FLAGS` and `run(values)`, and where it needs them:
 `DELEGATES = True` (it has the flags of all delegates), `OPTIONS` (it has the flags of these options
-of JaxDelegate), `ACTIONS` (words of which one must be given; `run` gets it) and `FILES` (the flag
-whose files may be given without it; otherwise the model may).
+of JaxDelegate) and `ACTIONS` (words of which one must be given; `run` gets it).
 """
 
 import itertools
@@ -53,18 +52,8 @@ def define(declared: Iterable[Any], values: flags.FlagValues, module: str) -> No
         flags.DEFINE_flag(_ordered(flag, counter), values, module)
 
 
-def with_files(
-    tool: ModuleType, values: flags.FlagValues, arguments: Sequence[str]
-) -> Sequence[str]:
-    """Take the tool's files from arguments that are no flags; returns the others."""
-    name = getattr(tool, "FILES", None)
-    if not arguments or name is None or values[name].present:
-        return _with_model(values, arguments)
-    values(["", f"--{name}={','.join(arguments)}"])
-    return []
-
-
-def _with_model(values: flags.FlagValues, arguments: Sequence[str]) -> Sequence[str]:
+def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> Sequence[str]:
+    """Take the model from arguments that are no flags; returns the others."""
     if not arguments or _MODEL[0] not in values:
         return arguments
     if any(values[name].present for name in _MODEL if name in values):

@@ -74,7 +74,7 @@ def full(name: str, what: str, values: flags.FlagValues, actions: Sequence[str])
 
 def _head(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]) -> list[str]:
     word = f" {'|'.join(actions)}" if actions else ""
-    model = " MODEL" if "graph" in values else " RESULT.json" if name == "plot" else ""
+    model = " MODEL" if "graph" in values else ""
     return [
         f"jaxdelegate {name}: {what}",
         "",

@@ -29,7 +29,6 @@ TOOLS = {
     "check_precision": "say which operators float16 or bfloat16 would make wrong",
     "sensitivity": "rank operators by what quantizing them alone does to the output",
     "bisect": "find the operators that make an output wrong when they are delegated",
-    "plot": "draw the tools' JSON results: latency, batches, roofline, errors by layer",
     "compile": "compile a model's programs ahead of time into --jax_serialization_dir",
     "cache": "list, verify or prune stored programs: of bundles, or in --jax_serialization_dir",
     "serve": "serve models over HTTP and gRPC: Open Inference Protocol v2, dynamic batching",
@@ -87,7 +86,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         raise OptionError(str(error)) from error
     leading, rest = (words[:1], words[1:]) if actions else ([], words)
     more = [_action(name, actions, leading)] if actions else []
-    rest = command_line.with_files(tool, values, rest)
+    rest = command_line.with_model(values, rest)
     if rest:
         return _fail(f"unexpected argument {rest[0]!r}; flags begin with --")
     command_line.check(tool, values)

@@ -23,7 +23,7 @@ from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.tools import command_line, terminal
 from jaxdelegate.tools.main import TOOLS, main
 
-WITHOUT_A_MODEL = {"cache", "demo", "plot"}
+WITHOUT_A_MODEL = {"cache", "demo"}
 
 
 def test_usage_lists_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +157,7 @@ def flags_of(tool: str) -> dict[str, str]:
 
 
 # sensitivity simulates operators one by one, in programs of XLA alone.
-RUN_MODELS = sorted(set(TOOLS) - {"analyze", "cache", "lm", "plot", "sensitivity"})
+RUN_MODELS = sorted(set(TOOLS) - {"analyze", "cache", "lm", "sensitivity"})
 
 
 @pytest.mark.parametrize("tool", RUN_MODELS)

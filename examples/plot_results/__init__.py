@@ -1,0 +1,1 @@
+"""Figures of the JSON files that jaxdelegate's tools write."""
