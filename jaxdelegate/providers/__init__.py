@@ -83,7 +83,6 @@ def registered() -> tuple[DelegateProvider, ...]:
 
 @functools.cache
 def _load_installed() -> None:
-    """Register the providers of installed packages once; skip those that cannot be loaded."""
     for entry in importlib.metadata.entry_points(group=_GROUP):
         try:
             register_delegate_provider(entry.load())

@@ -11,8 +11,12 @@ from jaxdelegate.text import plural, printable, shortened, wrapped
 HINT = "The report of the delegate, `print(delegate.report())`, has every operator."
 
 _CAUSES, _NAMES = 7, 4  # lines of causes, and operators that a line names
-_TENSOR = re.compile(r"the shape of '[^']*'|'[^']*'")
-_ESTIMATE = re.compile(r" \(about [^)]*\)")
+# What differs in reasons of one cause, and what it becomes.
+_PARTICULARS = (
+    (re.compile(r"the shape of '[^']*'"), "a shape"),
+    (re.compile(r"'[^']*'"), "a tensor"),
+    (re.compile(r" \(about [^)]*\)"), ""),
+)
 _CONSEQUENCE = "depends on data"  # usually a consequence of other operators on the host
 
 
@@ -84,11 +88,9 @@ class DelegationReport:
 
     def summary(self) -> str:
         """TFLite's line about how many operations run where."""
-        return f"{self._counts()}{self._once()}"
-
-    def _once(self) -> str:
-        count = len(self.initializing)
-        return f" {count} more initialize{'s' * (count == 1)} the model once." if count else ""
+        once = len(self.initializing)
+        more = f" {once} more initialize{'s' * (once == 1)} the model once." if once else ""
+        return f"{self._counts()}{more}"
 
     def _counts(self) -> str:
         n, m = len(self.delegated), len(self.left)
@@ -123,14 +125,9 @@ class DelegationReport:
         """
         causes: dict[str, list[NodeReport]] = {}
         for node in self.left:
-            cause = _TENSOR.sub(
-                lambda match: "a shape" if match[0].startswith("the shape") else "a tensor",
-                node.reason or "no reason",
-            )
-            cause = _ESTIMATE.sub("", cause)
-            causes.setdefault(cause, []).append(node)
+            causes.setdefault(_cause(node.reason or "no reason"), []).append(node)
         order = sorted(causes, key=lambda cause: (_CONSEQUENCE in cause, -len(causes[cause])))
-        lines = [_cause(cause, causes[cause]) for cause in order[:_CAUSES]]
+        lines = [_cause_line(cause, causes[cause]) for cause in order[:_CAUSES]]
         if len(order) > _CAUSES:
             rest = sum(len(causes[cause]) for cause in order[_CAUSES:])
             reasons = plural(len(order) - _CAUSES, "other reason")
@@ -153,7 +150,13 @@ class DelegationReport:
         return "\n".join([f"{self.delegate} delegate", *table(rows), *map(wrapped, end)])
 
 
-def _cause(cause: str, nodes: list[NodeReport]) -> str:
+def _cause(reason: str) -> str:
+    for particular, general in _PARTICULARS:
+        reason = particular.sub(general, reason)
+    return reason
+
+
+def _cause_line(cause: str, nodes: list[NodeReport]) -> str:
     """`ADD, MUL and 3 more: ... (12 operators: #1, #2, ...)`."""
     names = list(dict.fromkeys(shortened(node.op) for node in nodes))
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""

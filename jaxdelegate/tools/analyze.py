@@ -45,7 +45,7 @@ FLAGS = (
 def run(values: flags.FlagValues) -> int:
     """Analyze, print and write; returns 1 if full delegation is required and impossible."""
     delegate = _delegate(values)
-    for line in _sections(values.graph):
+    for line in _bundle_lines(values.graph):
         print(line)
     interpreter = providers.interpreter_name(values, [] if delegate is None else [delegate])
     with waiting("planning the model, and asking the delegate about each operator"):
@@ -68,8 +68,7 @@ def run(values: flags.FlagValues) -> int:
     return 1 if required and not analysis.is_compatible else 0
 
 
-def _sections(graph: str) -> Iterator[str]:
-    """What is in the bundle that a path names, or whose model it names."""
+def _bundle_lines(graph: str) -> Iterator[str]:
     path = split_path(graph)[0]
     if begins_as_a_bundle(path):
         bundle = open_bundle(path)

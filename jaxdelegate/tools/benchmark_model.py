@@ -130,7 +130,7 @@ def run(values: flags.FlagValues) -> int:
         raise OptionError("export_model_runtime_info needs model_runtime_info_output_file")
     options = options_of(values)
     _log_flags(values)
-    chosen = _chosen(values)
+    chosen = _with_allow_fp16(values)
     source = graph_source(values.graph)
     if values.list_signatures:
         return _list_signatures(source)
@@ -139,8 +139,7 @@ def run(values: flags.FlagValues) -> int:
     return _single(values, source, options, chosen)
 
 
-def _chosen(values: flags.FlagValues) -> FlagValues:
-    """The delegates' flags, with --allow_fp16 applied."""
+def _with_allow_fp16(values: flags.FlagValues) -> FlagValues:
     chosen = delegate_flags.read(values)
     if not values.allow_fp16:
         return chosen

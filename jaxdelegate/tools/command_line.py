@@ -22,7 +22,11 @@ from jaxdelegate.tools import delegate_flags
 
 DELEGATES = "delegates"  # the module name under which --help lists the delegates' flags
 COMMON = "common"  # the module name of the flags that every tool has
+# Flags of several tools.
 GRAPH = Flag("graph", str, None, "The .tflite file, or BUNDLE!PART.", is_required=True)
+INPUT_LAYER = Flag("input_layer", str, "", "Names of the inputs to resize: a,b.")
+INPUT_LAYER_SHAPE = Flag("input_layer_shape", str, "", "Their shapes: 1,224,224,3:1,10.")
+RESULT_JSON = Flag("result_json", str, "", "Write the result here as JSON.", is_output=True)
 
 # The model is --graph in TFLite's benchmark, --model_file in its evaluation.
 _MODEL = ("graph", "model_file")

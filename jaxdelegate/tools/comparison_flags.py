@@ -19,8 +19,8 @@ REFERENCE = Flag(
 FLAGS = (
     command_line.GRAPH,
     Flag("seed", int, 0, "Seed of the random inputs.", lower=0),
-    Flag("input_layer", str, "", "Names of the inputs to resize: a,b"),
-    Flag("input_layer_shape", str, "", "Their shapes: 1,224,224,3:1,10"),
+    command_line.INPUT_LAYER,
+    command_line.INPUT_LAYER_SHAPE,
     Flag(
         "input_layer_value_range", str, "",
         "Ranges of integer inputs, inclusive: a,low,high:b,low,high",
@@ -41,7 +41,7 @@ FLAGS = (
         "max_abs_error", float, None,
         "Allowed absolute error in raw units, instead of --tolerance and --max_lsb.", lower=0.0,
     ),
-    Flag("result_json", str, "", "Write the result here as JSON.", is_output=True),
+    command_line.RESULT_JSON,
     *delegate_flags.SHORT_NAMES,
 )  # fmt: skip
 

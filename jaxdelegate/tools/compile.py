@@ -6,15 +6,10 @@ from absl import flags
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.measuring.inputs import parse_input_layers
-from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.tools import command_line, delegate_flags
 
 DELEGATES = True  # --jax_serialization_dir is one of their flags
-FLAGS = (
-    command_line.GRAPH,
-    Flag("input_layer", str, "", "Inputs by name: a,b."),
-    Flag("input_layer_shape", str, "", "Their shapes: 1,224,224,3:1,10."),
-)
+FLAGS = (command_line.GRAPH, command_line.INPUT_LAYER, command_line.INPUT_LAYER_SHAPE)
 
 
 def run(values: flags.FlagValues) -> int:

@@ -36,7 +36,7 @@ _ALSO = ("graph", "model_file", "reference", "against", "result_json")  # mean t
 def is_healthy(values: flags.FlagValues) -> bool:
     """Compare and print; whether everything agrees within rounding."""
     options = delegate_flags.given_options(values)
-    _check(values)
+    _refuse_flags_of_models(values)
     result = language_model_diff(
         values.graph,
         reference=values.reference if values["reference"].present else LITERT_LM,
@@ -64,8 +64,7 @@ def refuse(values: flags.FlagValues) -> None:
         )
 
 
-def _check(values: flags.FlagValues) -> None:
-    """Refuse what a bundle's language model does not have."""
+def _refuse_flags_of_models(values: flags.FlagValues) -> None:
     known = {*_ALSO, *(flag.name for flag in FLAGS)}
     for name in values:
         if values[name].present and name not in known and not name.startswith("jax_"):

@@ -24,7 +24,7 @@ def benchmark(values: flags.FlagValues) -> None:
         prefill_tokens=values.prefill_tokens,
         decode_tokens=values.decode_tokens,
         max_num_tokens=values.max_num_tokens,
-        **_engine(values),
+        **_engine_arguments(values),
     )
     platform = measured.engine.platform  # opens it
     print(f"Benchmarking model: {values.graph}")
@@ -33,22 +33,22 @@ def benchmark(values: flags.FlagValues) -> None:
     print(f"Number of tokens in decode : {values.decode_tokens}")
     print(f"Max number of tokens       : {measured.engine.max_num_tokens}")
     print(f"Speculative decoding       : {values.speculative_decoding or 'false'}")
-    found = []
+    runs = []
     for i in range(values.runs):
         print(f"Running iteration {i + 1} of {values.runs}..", flush=True)
-        found.append(measured.run())
-    prefill = statistics.median(info.last_prefill_tokens_per_second for info in found)
-    decode = statistics.median(info.last_decode_tokens_per_second for info in found)
-    first = statistics.median(info.time_to_first_token_in_second for info in found)
+        runs.append(measured.run())
+
+    def median(figure: str) -> float:
+        return statistics.median(getattr(info, figure) for info in runs)
+
     print("----- Results -----")
-    print(f"Prefill speed:        {prefill:.2f} tokens/s")
-    print(f"Decode speed:         {decode:.2f} tokens/s")
-    print(f"Init time:            {found[0].init_time_in_second:.4f} s")
-    print(f"Time to first token:  {first:.4f} s")
+    print(f"Prefill speed:        {median('last_prefill_tokens_per_second'):.2f} tokens/s")
+    print(f"Decode speed:         {median('last_decode_tokens_per_second'):.2f} tokens/s")
+    print(f"Init time:            {runs[0].init_time_in_second:.4f} s")
+    print(f"Time to first token:  {median('time_to_first_token_in_second'):.4f} s")
 
 
-def _engine(values: flags.FlagValues) -> dict[str, Any]:
-    """The arguments that run and benchmark share."""
+def _engine_arguments(values: flags.FlagValues) -> dict[str, Any]:
     options = delegate_flags.given_options(values)
     platform = values.backend or options.get("platform")
     if values.backend and options.get("platform", values.backend) != values.backend:
@@ -74,18 +74,20 @@ def _engine(values: flags.FlagValues) -> dict[str, Any]:
 
 def run(values: flags.FlagValues) -> None:
     """Answer one prompt, or those that are typed."""
-    engine = lm.Engine(values.graph, max_num_tokens=values.max_num_tokens, **_engine(values))
+    engine = lm.Engine(
+        values.graph, max_num_tokens=values.max_num_tokens, **_engine_arguments(values)
+    )
     sampler = None
     given = {name: getattr(values, name) for name in ("top_k", "top_p", "temperature", "seed")}
     if any(value is not None for value in given.values()):
         sampler = lm.SamplerConfig(**given)
     if values.no_template:
-        _talk(values.prompt, _Session(engine, sampler))
+        _talk(values.prompt, _RawPrompts(engine, sampler))
     else:
         _talk(values.prompt, _Conversation(engine, sampler, values))
 
 
-def _talk(prompt: str | None, model: "_Session | _Conversation") -> None:
+def _talk(prompt: str | None, model: "_RawPrompts | _Conversation") -> None:
     """Answer the prompt; or what standard input has; or what is typed."""
     if prompt is not None:
         _answer(prompt, model)
@@ -116,7 +118,7 @@ def _typed() -> Iterator[str]:
             yield typed
 
 
-def _answer(prompt: str, model: "_Session | _Conversation") -> None:
+def _answer(prompt: str, model: "_RawPrompts | _Conversation") -> None:
     with _interrupts(model) as interrupted:
         for text in model.answer(prompt):
             print(text, end="", flush=True)
@@ -124,7 +126,7 @@ def _answer(prompt: str, model: "_Session | _Conversation") -> None:
 
 
 @contextlib.contextmanager
-def _interrupts(model: "_Session | _Conversation") -> Iterator[list[int]]:
+def _interrupts(model: "_RawPrompts | _Conversation") -> Iterator[list[int]]:
     """Let Ctrl-C end an answer between two steps, a second one the program; the list has them."""
     seen = list[int]()
 
@@ -141,9 +143,7 @@ def _interrupts(model: "_Session | _Conversation") -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Session:
-    """Prompts as they are."""
-
+class _RawPrompts:
     def __init__(self, engine: Any, sampler: Any) -> None:
         self.runner = engine.create_session(apply_prompt_template=False, sampler_config=sampler)
 

@@ -48,7 +48,7 @@ FLAGS = (
         "squares of their errors.",
         lower=0.0,
     ),
-    Flag("result_json", str, "", "Write the result here as JSON.", is_output=True),
+    command_line.RESULT_JSON,
 )  # fmt: skip
 
 
