@@ -16,6 +16,7 @@ from jaxdelegate.text import printable
 
 _MOST_BYTES = 16 << 20
 _PACKAGE = "litert_lm_builder.runtime.proto"
+_ROLES = ("user", "model", "system")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +163,7 @@ def _of_message(m: Any) -> LlmMetadata:
     def optional(field: str) -> Any:
         return getattr(m, field) if m.HasField(field) else None
 
-    roles = ("user", "model", "system")
-    templates = [r for r in roles if m.prompt_templates.HasField(r)]
+    texts = {r: getattr(m.prompt_templates, r) for r in _ROLES if m.prompt_templates.HasField(r)}
     return LlmMetadata(
         proto=m,
         start_token=token_of(optional("start_token")),
@@ -173,9 +173,11 @@ def _of_message(m: Any) -> LlmMetadata:
         max_num_tokens=m.max_num_tokens or None,
         model_type=m.llm_model_type.WhichOneof("model_type") or "",
         template=optional("jinja_prompt_template") or None,
-        affixes={r: _affixes(getattr(m.prompt_templates, r)) for r in templates},
+        affixes={role: Affixes(a.prefix, a.suffix) for role, a in texts.items()},
         sampler=_sampler(optional("sampler_params")),
-        channels=tuple(map(_channel, m.channels)),
+        channels=tuple(
+            Channel(c.channel_name, c.start, c.end, c.is_reasoning_channel) for c in m.channels
+        ),
         kv_cache_init_value=optional("kv_cache_init_value"),
         supports_thinking=optional("supports_thinking"),
         supports_function_calling=optional("supports_function_calling"),
@@ -193,10 +195,6 @@ def token_of(union: Any) -> Token | None:
     return Token(None, tuple(union.token_ids.ids))
 
 
-def _affixes(m: Any) -> Affixes:
-    return Affixes(m.prefix, m.suffix)
-
-
 def _sampler(m: Any) -> SamplerParameters | None:
     if m is None:
         return None
@@ -204,10 +202,6 @@ def _sampler(m: Any) -> SamplerParameters | None:
     kind = names[m.type].name if m.type in names else str(m.type)
     seed = m.seed if m.HasField("seed") else None
     return SamplerParameters(kind, m.k, m.p, m.temperature, seed)
-
-
-def _channel(m: Any) -> Channel:
-    return Channel(m.channel_name, m.start, m.end, m.is_reasoning_channel)
 
 
 def _old_metadata(data: memoryview, where: str) -> LlmMetadata | None:

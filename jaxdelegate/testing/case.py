@@ -16,6 +16,7 @@ from jaxdelegate.passes.propagation import known_shapes, with_shape
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing.builder import ModelBuilder
+from jaxdelegate.testing.running import invoked
 
 # The compiler options of a case's lowering. A case shows what a lowering means, and optimizations
 # are most of its time: the first two are those of JAX's setting jax_disable_most_optimizations, the
@@ -229,9 +230,8 @@ class Case:
 
     def feeds(self) -> list[np.ndarray]:
         """The run-time inputs, in the model's input order."""
-        return [
-            a.value for a in self.inputs if a is not None and not a.is_const and not a.is_variable
-        ]
+        live = (a for a in self.inputs if a is not None and not a.is_const)
+        return [a.value for a in live if not a.is_variable]
 
     def run_litert(self, *, optimized: bool = False) -> list[np.ndarray]:
         """Outputs of stock LiteRT: its reference kernels, or the optimized ones."""
@@ -242,12 +242,7 @@ class Case:
             model_content=self.model(), experimental_op_resolver_type=OpResolverType[kind]
         )
         interpreter.allocate_tensors()
-        for detail, array in zip(interpreter.get_input_details(), self.feeds(), strict=True):
-            interpreter.set_tensor(detail["index"], array)
-        interpreter.invoke()
-        return [
-            np.array(interpreter.get_tensor(d["index"])) for d in interpreter.get_output_details()
-        ]
+        return invoked(interpreter, self.feeds())
 
 
 def run_together(calls: Sequence[Call]) -> list[list[np.ndarray]]:

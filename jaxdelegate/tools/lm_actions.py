@@ -39,7 +39,7 @@ def benchmark(values: flags.FlagValues) -> None:
         runs.append(measured.run())
 
     def median(figure: str) -> float:
-        return statistics.median(getattr(info, figure) for info in runs)
+        return float(statistics.median(getattr(info, figure) for info in runs))
 
     print("----- Results -----")
     print(f"Prefill speed:        {median('last_prefill_tokens_per_second'):.2f} tokens/s")
