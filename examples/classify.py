@@ -14,7 +14,7 @@ from PIL import Image
 
 import jaxdelegate
 from jaxdelegate.interpreter import Interpreter
-from sample_tasks.drawing import drawn
+from sample_tasks.drawing import draw
 from sample_tasks.tasks import TASKS
 
 task = TASKS["classification"]
@@ -30,8 +30,8 @@ interpreter.set_tensor(interpreter.get_input_details()[0]["index"], task.inputs(
 interpreter.invoke()
 outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
-found = task.found(outputs)
-for label in found.labels:
+annotation = task.decode(outputs)
+for label in annotation.labels:
     print(f"{label.name:<9} {label.score:.3f}")
-Image.fromarray(drawn(image, found)).save(path := f"{tempfile.mkdtemp()}/classified.png")
+Image.fromarray(draw(image, annotation)).save(path := f"{tempfile.mkdtemp()}/classified.png")
 print("wrote", path)

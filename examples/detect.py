@@ -14,7 +14,7 @@ from PIL import Image
 
 import jaxdelegate
 from jaxdelegate.interpreter import Interpreter
-from sample_tasks.drawing import drawn
+from sample_tasks.drawing import draw
 from sample_tasks.tasks import TASKS
 
 task = TASKS["detection"]
@@ -31,9 +31,9 @@ interpreter.invoke()
 # Boxes, classes, scores and the count, in the order of the file's outputs.
 outputs = [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
-found = task.found(outputs)
-for box in found.boxes:
+annotation = task.decode(outputs)
+for box in annotation.boxes:
     corners = f"({box.left:.2f}, {box.top:.2f}) to ({box.right:.2f}, {box.bottom:.2f})"
     print(f"{box.label.name:<9} {box.label.score:.2f}  {corners}")
-Image.fromarray(drawn(image, found)).save(path := f"{tempfile.mkdtemp()}/detected.png")
+Image.fromarray(draw(image, annotation)).save(path := f"{tempfile.mkdtemp()}/detected.png")
 print("wrote", path)

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 import jaxdelegate
-from sample_tasks.drawing import drawn
+from sample_tasks.drawing import draw
 from sample_tasks.tasks import TASKS
 
 task = TASKS["pose"]
@@ -26,10 +26,10 @@ model = jaxdelegate.load(task.network())  # or a path
 # model(image=...) takes inputs by their names in the signature and returns a dictionary;
 # model.function() returns a pure function and its weights, for jax.jit, jax.vmap and jax.grad.
 
-found = task.found([np.asarray(heatmaps)])
+annotation = task.decode([np.asarray(heatmaps)])
 height, width = image.shape[:2]
-for joint in found.key_points:
+for joint in annotation.key_points:
     x, y = joint.x * width, joint.y * height
     print(f"{joint.name:<15} x {x:4.0f}  y {y:4.0f}  score {joint.score:.2f}")
-Image.fromarray(drawn(image, found)).save(path := f"{tempfile.mkdtemp()}/pose.png")
+Image.fromarray(draw(image, annotation)).save(path := f"{tempfile.mkdtemp()}/pose.png")
 print("wrote", path)

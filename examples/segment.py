@@ -14,7 +14,7 @@ from PIL import Image
 
 import jaxdelegate
 from jaxdelegate.interpreter import Interpreter
-from sample_tasks.drawing import drawn
+from sample_tasks.drawing import draw
 from sample_tasks.tasks import TASKS
 
 task = TASKS["segmentation"]
@@ -32,8 +32,8 @@ interpreter.set_tensor(interpreter.get_input_details()[0]["index"], task.inputs(
 interpreter.invoke()
 scores = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
 
-found = task.found([scores])
-for number, name in enumerate(found.mask_names):
-    print(f"{name:<10} {np.mean(found.mask == number):6.1%}")
-Image.fromarray(drawn(image, found)).save(path := f"{tempfile.mkdtemp()}/segmented.png")
+annotation = task.decode([scores])
+for number, name in enumerate(annotation.mask_names):
+    print(f"{name:<10} {np.mean(annotation.mask == number):6.1%}")
+Image.fromarray(draw(image, annotation)).save(path := f"{tempfile.mkdtemp()}/segmented.png")
 print("wrote", path)

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from sample_tasks.results import Box, Found
+from sample_tasks.annotations import Annotation, Box
 from sample_tasks.sounds import Heard, Spoken
 
 _MAX_DELAY = 0.3  # seconds after its end in which a word still counts as heard
@@ -12,7 +12,7 @@ _MAX_DELAY = 0.3  # seconds after its end in which a word still counts as heard
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Found objects, true objects, and detections that fit none."""
+    """Objects that were found, true objects, and detections that fit none."""
 
     found: int = 0
     true: int = 0
@@ -32,20 +32,20 @@ class Counts:
         return self.false / max(self.true, 1)
 
 
-def is_right(found: Found, truth: Found) -> bool:
+def is_right(predicted: Annotation, truth: Annotation) -> bool:
     """Whether the best label is the true one."""
-    return found.labels[0].name == truth.labels[0].name
+    return predicted.labels[0].name == truth.labels[0].name
 
 
-def boxes(found: Found, truth: Found, iou: float = 0.5) -> Counts:
+def boxes(predicted: Annotation, truth: Annotation, iou: float = 0.5) -> Counts:
     """Counts boxes with the right label that overlap a true one by at least `iou`, each once."""
     left = list(truth.boxes)
-    for box in found.boxes:
+    for box in predicted.boxes:
         fitting = [t for t in left if t.label.name == box.label.name and overlap(box, t) >= iou]
         if fitting:
             left.remove(max(fitting, key=lambda t: overlap(box, t)))
     n = len(truth.boxes) - len(left)
-    return Counts(n, len(truth.boxes), len(found.boxes) - n)
+    return Counts(n, len(truth.boxes), len(predicted.boxes) - n)
 
 
 def overlap(a: Box, b: Box) -> float:
@@ -57,15 +57,15 @@ def overlap(a: Box, b: Box) -> float:
     return common / (areas - common)
 
 
-def confusion(found: Found, truth: Found) -> np.ndarray:
-    """Counts of pixels [true class, found class]; the masks are compared in the true one's size."""
-    if found.mask is None or truth.mask is None:
+def confusion(predicted: Annotation, truth: Annotation) -> np.ndarray:
+    """Counts of pixels [true class, predicted class], at the size of the true mask."""
+    if predicted.mask is None or truth.mask is None:
         raise ValueError("confusion() compares masks; one of the two is None")
     height, width = truth.mask.shape
-    rows = np.arange(height) * found.mask.shape[0] // height
-    columns = np.arange(width) * found.mask.shape[1] // width
+    rows = np.arange(height) * predicted.mask.shape[0] // height
+    columns = np.arange(width) * predicted.mask.shape[1] // width
     n = len(truth.mask_names)
-    pairs = n * truth.mask + found.mask[rows][:, columns]
+    pairs = n * truth.mask + predicted.mask[rows][:, columns]
     return np.bincount(pairs.ravel(), minlength=n * n).reshape(n, n)
 
 
@@ -75,9 +75,9 @@ def mean_iou(pixels: np.ndarray) -> float:
     return float(np.mean(right / np.maximum(pixels.sum(0) + pixels.sum(1) - right, 1)))
 
 
-def joint_error(found: Found, truth: Found) -> float:
+def joint_error(predicted: Annotation, truth: Annotation) -> float:
     """The mean distance of joints from the truth, in fractions of the image's size."""
-    places = {p.name: p for p in found.key_points}
+    places = {p.name: p for p in predicted.key_points}
     away = [np.hypot(places[t.name].x - t.x, places[t.name].y - t.y) for t in truth.key_points]
     return float(np.mean(away))
 

@@ -8,12 +8,12 @@ import jaxdelegate
 from jaxdelegate.interpreter import Interpreter
 from network_training import accuracy as fit
 from sample_tasks import sounds
-from sample_tasks.results import Found
+from sample_tasks.annotations import Annotation
 from sample_tasks.tasks import TASKS
 
 _SEEDS = range(10_000, 10_200)
 _SOUNDS = range(10_000, 10_060)
-Pair = tuple[Found, Found]  # what a network found, and the truth
+Pair = tuple[Annotation, Annotation]  # of a network, and the truth
 
 
 def accuracy(task: str, content: bytes) -> str:
@@ -36,7 +36,7 @@ def _pairs(task: str, interpreter: Interpreter) -> Iterator[Pair]:
     for seed in _SEEDS:
         picture = TASKS[task].example(seed)
         outputs = _outputs(interpreter, TASKS[task].inputs(picture.image))
-        yield TASKS[task].found(outputs), picture.truth
+        yield TASKS[task].decode(outputs), picture.truth
 
 
 def _outputs(interpreter: Interpreter, x: np.ndarray) -> list[np.ndarray]:

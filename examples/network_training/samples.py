@@ -7,6 +7,7 @@ import numpy as np
 
 from network_training.architectures import ANCHOR, CELLS, SCALES, anchors
 from sample_tasks import sounds
+from sample_tasks.annotations import Annotation
 from sample_tasks.pictures import (
     JOINTS,
     SHAPES,
@@ -16,7 +17,6 @@ from sample_tasks.pictures import (
     several_shapes,
     stick_figure,
 )
-from sample_tasks.results import Found
 from sample_tasks.tasks import TASKS
 
 FIRST_SEED = 1_000_000  # other code uses smaller seeds
@@ -52,7 +52,11 @@ def _recolored(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def of_pictures(
-    task: str, make: Callable[..., Picture], target: Callable[[Found], Batch], count: int, seed: int
+    task: str,
+    make: Callable[..., Picture],
+    target: Callable[[Annotation], Batch],
+    count: int,
+    seed: int,
 ) -> Samples:
     """Pictures in the size of a task's network, uint8, and targets from the truth about each."""
     images, targets = [], []
@@ -93,11 +97,11 @@ def keywords(count: int, seed: int) -> Samples:
     return Samples({"x": x, "label": np.stack(labels), "weight": np.stack(weights)})
 
 
-def _label(truth: Found) -> Batch:
+def _label(truth: Annotation) -> Batch:
     return {"label": np.int32(SHAPES.index(truth.labels[0].name))}
 
 
-def _cells(truth: Found) -> Batch:
+def _cells(truth: Annotation) -> Batch:
     """A cell near a shape's center finds the shape; cells a little farther may or may not."""
     grid = anchors()
     encodings = np.zeros((len(grid), 4), np.float32)
@@ -118,7 +122,7 @@ def _cells(truth: Found) -> Batch:
     return {"encodings": encodings, "scores": scores, "is_shape": is_shape, "counts": counts}
 
 
-def _mask(truth: Found) -> Batch:
+def _mask(truth: Annotation) -> Batch:
     if truth.mask is None:
         raise ValueError("the picture has no mask")
     size = TASKS["segmentation"].size
@@ -126,7 +130,7 @@ def _mask(truth: Found) -> Batch:
     return {"mask": truth.mask[middles][:, middles]}
 
 
-def _heatmaps(truth: Found) -> Batch:
+def _heatmaps(truth: Annotation) -> Batch:
     y, x = np.indices((_HEATMAP, _HEATMAP)) + 0.5
     maps = np.zeros((_HEATMAP, _HEATMAP, len(JOINTS)), np.float32)
     for i, point in enumerate(truth.key_points):

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from jaxdelegate.optional import install
-from sample_tasks.results import Found
+from sample_tasks.annotations import Annotation
 
 try:
     from PIL import Image, ImageDraw, ImageFont
@@ -25,18 +25,19 @@ _MIN_SCORE = 0.3  # less certain joints are not drawn
 _MAX_LABELS = 3
 
 
-def drawn(image: np.ndarray, found: Found) -> np.ndarray:
+def draw(image: np.ndarray, annotation: Annotation) -> np.ndarray:
     """A copy of an image, uint8 [height, width, 3], with labels, boxes, the mask and joints."""
-    picture = Image.fromarray(_masked(image, found))
+    picture = Image.fromarray(_masked(image, annotation))
     pen = _Pen(picture)
-    for box, color in zip(found.boxes, _colors([b.label.name for b in found.boxes]), strict=True):
+    boxes, labels = annotation.boxes, annotation.labels[:_MAX_LABELS]
+    for box, color in zip(boxes, _colors([b.label.name for b in boxes]), strict=True):
         corners = (box.left, box.top, box.right, box.bottom)
         pen.box(corners, f"{box.label.name} {box.label.score:.0%}", color)
-    pen.figure(found)
-    pen.strip([(f"{label.name} {label.score:.0%}", None) for label in found.labels[:_MAX_LABELS]])
-    if found.mask is not None:
-        classes = [int(i) for i in np.unique(found.mask) if i]
-        pen.strip([(_name(found, i), _color(i)) for i in classes])
+    pen.figure(annotation)
+    pen.strip([(f"{label.name} {label.score:.0%}", None) for label in labels])
+    if annotation.mask is not None:
+        classes = [int(i) for i in np.unique(annotation.mask) if i]
+        pen.strip([(_name(annotation.mask_names, i), _color(i)) for i in classes])
     return np.asarray(picture)
 
 
@@ -49,17 +50,17 @@ def _colors(names: list[str]) -> list[_Color]:
     return [_color(1 + known.index(name)) for name in names]
 
 
-def _name(found: Found, number: int) -> str:
-    return found.mask_names[number] if number < len(found.mask_names) else f"class {number}"
+def _name(names: tuple[str, ...], number: int) -> str:
+    return names[number] if number < len(names) else f"class {number}"
 
 
-def _masked(image: np.ndarray, found: Found) -> np.ndarray:
-    if found.mask is None:
+def _masked(image: np.ndarray, annotation: Annotation) -> np.ndarray:
+    if annotation.mask is None:
         return image
     height, width = image.shape[:2]
-    rows = np.arange(height) * found.mask.shape[0] // height
-    columns = np.arange(width) * found.mask.shape[1] // width
-    mask = found.mask[rows][:, columns]
+    rows = np.arange(height) * annotation.mask.shape[0] // height
+    columns = np.arange(width) * annotation.mask.shape[1] // width
+    mask = annotation.mask[rows][:, columns]
     palette = np.array(_COLORS, np.float32)[(mask - 1) % len(_COLORS)]
     mixed = (1 - _OPACITY) * image + _OPACITY * palette
     return np.where(mask[..., None] > 0, np.rint(mixed), image).astype(np.uint8)
@@ -86,13 +87,13 @@ class _Pen:
         x = min(left, self._width - width)
         self._text(max(x, 0), top - height if top >= height else top, text, color)
 
-    def figure(self, found: Found) -> None:
+    def figure(self, annotation: Annotation) -> None:
         places = {
             p.name: (p.x * self._width, p.y * self._height)
-            for p in found.key_points
+            for p in annotation.key_points
             if p.score >= _MIN_SCORE
         }
-        bones = [(places[a], places[b]) for a, b in found.bones if a in places and b in places]
+        bones = [(places[a], places[b]) for a, b in annotation.bones if a in places and b in places]
         for color, width in (((0, 0, 0), 2 * self._line + 2), (_COLORS[0], 2 * self._line)):
             for start, end in bones:
                 self._draw.line((start, end), fill=color, width=width)

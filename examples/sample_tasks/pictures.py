@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sample_tasks import canvas
-from sample_tasks.results import Box, Found, KeyPoint, Label
+from sample_tasks.annotations import Annotation, Box, KeyPoint, Label
 
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
 MASKED = ("background", "circle", "square", "triangle", "star")
@@ -37,7 +37,7 @@ class Picture:
     """An image, uint8 [size, size, 3], and the truth about it."""
 
     image: np.ndarray
-    truth: Found
+    truth: Annotation
 
 
 def one_shape(seed: int, size: int = 256) -> Picture:
@@ -48,7 +48,7 @@ def one_shape(seed: int, size: int = 256) -> Picture:
     radius = rng.uniform(0.16, 0.42)
     x, y = rng.uniform(min(radius, 0.5), max(1 - radius, 0.5), 2)
     canvas.paint(image, _outline(rng, name, x, y, radius), canvas.contrasting(rng, color))
-    return Picture(canvas.to_bytes(image), Found(labels=(Label(name, 1.0),)))
+    return Picture(canvas.to_bytes(image), Annotation(labels=(Label(name, 1.0),)))
 
 
 def several_shapes(seed: int, size: int = 256) -> Picture:
@@ -61,7 +61,7 @@ def several_shapes(seed: int, size: int = 256) -> Picture:
         o = _outline(rng, name, x, y, radius)
         canvas.paint(image, o, canvas.contrasting(rng, color))
         boxes.append(Box(Label(name, 1.0), o.left, o.top, o.right, o.bottom))
-    return Picture(canvas.to_bytes(image), Found(boxes=tuple(boxes)))
+    return Picture(canvas.to_bytes(image), Annotation(boxes=tuple(boxes)))
 
 
 def masked_shapes(seed: int, size: int = 256) -> Picture:
@@ -73,7 +73,7 @@ def masked_shapes(seed: int, size: int = 256) -> Picture:
         label = int(rng.integers(1, len(MASKED)))
         outline = _outline(rng, MASKED[label], x, y, radius)
         mask[canvas.paint(image, outline, canvas.contrasting(rng, color))] = label
-    return Picture(canvas.to_bytes(image), Found(mask=mask, mask_names=MASKED))
+    return Picture(canvas.to_bytes(image), Annotation(mask=mask, mask_names=MASKED))
 
 
 def stick_figure(seed: int, size: int = 256) -> Picture:
@@ -92,7 +92,7 @@ def stick_figure(seed: int, size: int = 256) -> Picture:
     x, y = joints["head"].tolist()
     canvas.paint(image, canvas.disc(x, y, scale * rng.uniform(0.09, 0.13)), paint)
     points = tuple(KeyPoint(n, float(joints[n][0]), float(joints[n][1]), 1.0) for n in JOINTS)
-    return Picture(canvas.to_bytes(image), Found(key_points=points, bones=BONES))
+    return Picture(canvas.to_bytes(image), Annotation(key_points=points, bones=BONES))
 
 
 def _is_side(near: str, far: str) -> bool:

@@ -87,14 +87,14 @@ def heard(scores: np.ndarray) -> tuple[Heard, ...]:
     best = scores.argmax(axis=1)
     starts = np.flatnonzero(np.diff(best, prepend=-1))
     ends = [*starts[1:], len(best)]
-    found = []
+    words = []
     for start, end in zip(starts, ends, strict=True):
         label = int(best[start])
         if LABELS[label] != "silence" and end - start >= _MIN_FRAMES:
             peak = int(start + scores[start:end, label].argmax())
             seconds = (peak + 1) * FRAME / RATE
-            found.append(Heard(LABELS[label], seconds, float(scores[peak, label])))
-    return tuple(found)
+            words.append(Heard(LABELS[label], seconds, float(scores[peak, label])))
+    return tuple(words)
 
 
 def _word(rng: np.random.Generator) -> tuple[str, np.ndarray]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from sample_tasks import pictures
+from sample_tasks.annotations import Annotation, KeyPoint, Label, detected
 from sample_tasks.canvas import resized
 from sample_tasks.pictures import Picture
-from sample_tasks.results import Found, KeyPoint, Label, detected
 
 NETWORKS = Path(__file__).with_name("networks")  # the .tflite files
 
@@ -25,7 +25,7 @@ class Task:
     # From a seed to a generated picture, 256 x 256, with the truth about it.
     example: Callable[[int], Picture]
     # From the network's float outputs to what they mean.
-    found: Callable[[Sequence[np.ndarray]], Found]
+    decode: Callable[[Sequence[np.ndarray]], Annotation]
 
     def network(self, quantized: bool = False) -> bytes:
         """The .tflite file; the int8 one has float32 inputs and outputs, too."""
@@ -50,32 +50,32 @@ def packaged(name: str) -> bytes:
     return (NETWORKS / f"{name}.tflite").read_bytes()
 
 
-def _classified(outputs: Sequence[np.ndarray]) -> Found:
+def _classified(outputs: Sequence[np.ndarray]) -> Annotation:
     """From `probabilities` [1, classes], the first output; `features` is the embedding."""
     scores = outputs[0][0]
     best = np.argsort(-scores)
-    return Found(labels=tuple(Label(pictures.SHAPES[i], float(scores[i])) for i in best))
+    return Annotation(labels=tuple(Label(pictures.SHAPES[i], float(scores[i])) for i in best))
 
 
-def _detected(outputs: Sequence[np.ndarray]) -> Found:
+def _detected(outputs: Sequence[np.ndarray]) -> Annotation:
     return detected(outputs, (0, 1, 2, 3), pictures.SHAPES.__getitem__)
 
 
-def _segmented(outputs: Sequence[np.ndarray]) -> Found:
+def _segmented(outputs: Sequence[np.ndarray]) -> Annotation:
     """From scores [1, height, width, classes], enlarged before the argmax for smooth edges."""
     scores = outputs[0][0]
     height, width = (_MASK_SCALE * n for n in scores.shape[:2])
     mask = resized(scores, height, width).argmax(axis=-1)
-    return Found(mask=mask, mask_names=pictures.MASKED)
+    return Annotation(mask=mask, mask_names=pictures.MASKED)
 
 
-def _posed(outputs: Sequence[np.ndarray]) -> Found:
+def _posed(outputs: Sequence[np.ndarray]) -> Annotation:
     """From heatmaps [1, height, width, joints]; their softmax over the cells is a probability."""
     heatmaps = outputs[0][0].transpose(2, 0, 1)
     points = (
         _joint(name, heatmap) for name, heatmap in zip(pictures.JOINTS, heatmaps, strict=True)
     )
-    return Found(key_points=tuple(points), bones=pictures.BONES)
+    return Annotation(key_points=tuple(points), bones=pictures.BONES)
 
 
 def _joint(name: str, heatmap: np.ndarray) -> KeyPoint:

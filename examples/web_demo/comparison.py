@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.model.records import read_model
-from sample_tasks.results import Positions, detection_count, detection_outputs
+from sample_tasks.annotations import Positions, detection_count, detection_outputs
 from web_demo.engines import REFERENCE, Engine, Engines
 
 Network = Callable[[bool], bytes]  # the .tflite file; True: the int8 one

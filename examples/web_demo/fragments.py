@@ -4,7 +4,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from sample_tasks.results import Found
+from sample_tasks.annotations import Annotation
 from web_demo.comparison import Row
 from web_demo.uploads import Output
 
@@ -53,8 +53,8 @@ def _difference(value: float | None) -> str:
     return f"{value:.1e}" if math.isfinite(value) else str(value)
 
 
-def found(what: Found) -> str:
-    """What a network found: scores of objects, classes or joints, or the mask's shares."""
+def annotation(what: Annotation) -> str:
+    """Scores of objects, classes or joints, or the mask's shares."""
     if what.boxes:
         return _scores((box.label.name, box.label.score) for box in what.boxes)
     if what.labels:
@@ -66,7 +66,7 @@ def found(what: Found) -> str:
     return message("Nothing was found in this picture.")
 
 
-def _mask(what: Found) -> str:
+def _mask(what: Annotation) -> str:
     assert what.mask is not None
     shares = [
         (name, float((what.mask == value).mean())) for value, name in enumerate(what.mask_names)

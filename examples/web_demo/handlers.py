@@ -68,7 +68,7 @@ class Handlers:
         """Run every chosen engine; `values` are a Choice's.
 
         Yields after each engine the showing, and updates: the problem, the results' visibility, the
-        shown engine, image, video, what was found, the comparison, the report.
+        shown engine, image, video, the words, the comparison, the report.
         """
         choice = Choice(*values)
         try:
@@ -86,7 +86,7 @@ class Handlers:
             yield _problem(fragments.error(str(error)))
 
     def show(self, now: Showing | None, name: str) -> tuple[Any, ...]:
-        """Show another engine: image, video, what was found, the comparison, the report."""
+        """Show another engine: image, video, the words, the comparison, the report."""
         if now is None:
             return tuple([gr.skip()] * 5)
         image, film, *others = _view(now, name)
@@ -97,7 +97,7 @@ class Handlers:
     ) -> tuple[Any, ...]:
         """Run one frame of the camera in the shown engine.
 
-        Returns updates: the problem, the results' visibility, image, video, what was found.
+        Returns updates: the problem, the results' visibility, image, video, the words.
         """
         if camera is None:
             return tuple([gr.skip()] * 5)
@@ -108,7 +108,7 @@ class Handlers:
             run = opened.run(subject.inputs(camera), repeats=0)
         except (MissingError, *_ERRORS) as error:
             return *_problem(fragments.error(str(error)))[1:3], *[gr.skip()] * 3
-        image = gr.update(value=subject.drawn(enlarged(camera), run.outputs), visible=True)
+        image = gr.update(value=subject.draw(enlarged(camera), run.outputs), visible=True)
         speed = fragments.message(f"{shown}: {run.milliseconds:.1f} ms for this frame")
         return *_SHOW_RESULTS, image, _NO_FILM, speed + subject.words(run.outputs)
 
@@ -128,14 +128,14 @@ class Handlers:
         return upload_subject(uploads.read(file, self._engines), seed)
 
     def _film(self, now: Showing, name: str) -> tuple[Any, Any]:
-        """Image and video, with what the engine found in each frame if it can run the network."""
+        """Image and video, each frame annotated if the engine can run the network."""
         row, engine, subject = now.row(name), ENGINES[name], now.subject
         if now.video is None or row is None or row.error is not None:
             return _view(now, name)[:2]
         opened = self._engines.open(subject.network(engine.is_quantized), engine)
 
         def annotated(frame: np.ndarray) -> np.ndarray:
-            return subject.drawn(frame, opened.run(subject.inputs(frame), repeats=0).outputs)
+            return subject.draw(frame, opened.run(subject.inputs(frame), repeats=0).outputs)
 
         handle, path = tempfile.mkstemp(suffix=".mp4", dir=self._folder)
         os.close(handle)
@@ -144,13 +144,13 @@ class Handlers:
 
 
 def _picture(choice: Choice) -> np.ndarray:
-    found = {IMAGE: choice.image, VIDEO: choice.video, LIVE: choice.camera}.get(choice.source)
+    chosen = {IMAGE: choice.image, VIDEO: choice.video, LIVE: choice.camera}.get(choice.source)
     if choice.source == GENERATED:
         task = TASKS.get(choice.network) or next(iter(TASKS.values()))
         return task.picture(int(choice.seed or 0))
-    if found is None:
+    if chosen is None:
         raise MissingError(_NO_PICTURE[choice.source])
-    return video.first_frame(found) if isinstance(found, str) else found
+    return video.first_frame(chosen) if isinstance(chosen, str) else chosen
 
 
 def _shown(now: Showing, requested: str | None) -> str:
@@ -159,7 +159,7 @@ def _shown(now: Showing, requested: str | None) -> str:
 
 
 def _view(now: Showing, name: str) -> tuple[Any, ...]:
-    """Image, video, what was found, the comparison, the report."""
+    """Image, video, the words, the comparison, the report."""
     image = gr.update(value=now.image(name), visible=True)
     return image, _NO_FILM, now.words(name), now.comparison(), now.report(name)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from jaxdelegate.evaluation.images import resize_bilinear
-from sample_tasks.drawing import drawn
+from sample_tasks.drawing import draw
 from sample_tasks.tasks import Task
 from web_demo import fragments
 from web_demo.comparison import Row, compare
@@ -22,7 +22,7 @@ class Subject:
     # An array for each input, from an image, uint8 [h, w, 3].
     inputs: Callable[[np.ndarray], list[np.ndarray]]
     # The image with what the outputs mean.
-    drawn: Callable[[np.ndarray, Sequence[np.ndarray]], np.ndarray]
+    draw: Callable[[np.ndarray, Sequence[np.ndarray]], np.ndarray]
     words: Callable[[Sequence[np.ndarray]], str]  # what the outputs mean, as HTML
 
 
@@ -30,8 +30,8 @@ def task_subject(task: Task) -> Subject:
     return Subject(
         network=task.network,
         inputs=lambda image: [task.inputs(image)],
-        drawn=lambda image, outputs: drawn(image, task.found(outputs)),
-        words=lambda outputs: fragments.found(task.found(outputs)),
+        draw=lambda image, outputs: draw(image, task.decode(outputs)),
+        words=lambda outputs: fragments.annotation(task.decode(outputs)),
     )
 
 
@@ -39,18 +39,18 @@ def upload_subject(upload: Upload, seed: int) -> Subject:
     """A .tflite file of the user. Objects of a detector are drawn; other outputs are a table."""
 
     def picture(image: np.ndarray, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        found = upload.found(outputs)
-        return image if found is None else drawn(image, found)
+        annotation = upload.decode(outputs)
+        return image if annotation is None else draw(image, annotation)
 
     def words(outputs: Sequence[np.ndarray]) -> str:
-        found = upload.found(outputs)
-        objects = "" if found is None else fragments.found(found)
+        annotation = upload.decode(outputs)
+        objects = "" if annotation is None else fragments.annotation(annotation)
         return objects + fragments.outputs(upload.table(outputs), upload.inputs_in_words())
 
     return Subject(
         network=lambda _is_quantized: upload.content,
         inputs=lambda image: upload.arrays(image, seed),
-        drawn=picture,
+        draw=picture,
         words=words,
     )
 
@@ -69,11 +69,11 @@ class Showing:
         return next((row for row in self.rows if row.engine.name == name), None)
 
     def image(self, name: str) -> np.ndarray:
-        """The picture with what the engine found; unchanged if it failed."""
+        """The annotated picture; unchanged if it failed."""
         row, large = self.row(name), enlarged(self.picture)
         if row is None or row.error is not None:
             return large
-        return self.subject.drawn(large, row.outputs)
+        return self.subject.draw(large, row.outputs)
 
     def words(self, name: str) -> str:
         row = self.row(name)

@@ -13,7 +13,7 @@ from jaxdelegate.evaluation.images import resize_bilinear
 from jaxdelegate.model.descriptions import Normalization, TensorDescription, tensor_descriptions
 from jaxdelegate.model.records import read_model
 from jaxdelegate.testing.running import random_inputs
-from sample_tasks.results import Found, Positions, detected, detection_outputs
+from sample_tasks.annotations import Annotation, Positions, detected, detection_outputs
 from web_demo.engines import REFERENCE, Engines
 
 MAX_FILE_BYTES = 64 << 20
@@ -69,9 +69,9 @@ class Upload:
     @property
     def _normalization(self) -> Normalization:
         described = self.described.get(int(self.inputs[0]["index"]))
-        found = None if described is None else described.normalization
+        declared = None if described is None else described.normalization
         channels = int(self.inputs[0]["shape"][3])
-        return _USUAL if found is None or len(found.mean) not in (1, channels) else found
+        return _USUAL if declared is None or len(declared.mean) not in (1, channels) else declared
 
     def inputs_in_words(self) -> str:
         first = self.inputs[0] if self.inputs else None
@@ -81,7 +81,7 @@ class Upload:
             return f"The picture as {_type(first)}{scaled[kind]}."
         return f"Random values: {', '.join(map(_type, self.inputs)) or 'no inputs'}."
 
-    def found(self, arrays: Sequence[np.ndarray]) -> Found | None:
+    def decode(self, arrays: Sequence[np.ndarray]) -> Annotation | None:
         """The objects that a detector found in the picture; None: the outputs' meaning is unknown.
 
         Objects are named by the file's labels, or by the number of their class.

@@ -12,7 +12,7 @@ from examples.network_training import accuracy
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
 from sample_tasks import sounds
-from sample_tasks.results import Found
+from sample_tasks.annotations import Annotation
 from sample_tasks.tasks import TASKS, Task, packaged
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimized")]
@@ -38,17 +38,17 @@ def outputs(runner: Any, x: np.ndarray) -> list[np.ndarray]:
 
 
 @functools.cache
-def examples(name: str) -> list[tuple[np.ndarray, Found]]:
+def examples(name: str) -> list[tuple[np.ndarray, Annotation]]:
     """The network's inputs, with the truth; painting them takes longer than the network."""
     task = TASKS[name]
     return [(task.inputs(p.image), p.truth) for p in map(task.example, SEEDS)]
 
 
 @functools.cache
-def pairs(name: str, quantized: bool) -> list[tuple[Found, Found]]:
-    """What the network found, and the truth."""
+def pairs(name: str, quantized: bool) -> list[tuple[Annotation, Annotation]]:
+    """The network's annotations, and the truth."""
     runner = interpreter(f"{name}_int8" if quantized else name)
-    return [(TASKS[name].found(outputs(runner, x)), truth) for x, truth in examples(name)]
+    return [(TASKS[name].decode(outputs(runner, x)), truth) for x, truth in examples(name)]
 
 
 @KINDS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sample_tasks.results import Box, Found, KeyPoint, Label
+from sample_tasks.annotations import Annotation, Box, KeyPoint, Label
 from web_demo import fragments
 from web_demo.comparison import Row
 from web_demo.engines import LITERT, REFERENCE, Engine
@@ -37,20 +37,20 @@ def test_differences_that_are_not_numbers(difference: float | None, text: str) -
 
 
 @pytest.mark.parametrize(
-    ("found", "texts"),
+    ("annotation", "texts"),
     [
-        (Found(labels=(Label("cat", 0.75), Label("dog", 0.2))), ["cat", "75.0 %", "dog"]),
-        (Found(boxes=(Box(Label("cup", 0.5), 0, 0, 1, 1),)), ["cup", "50.0 %"]),
-        (Found(key_points=(KeyPoint("knee", 0, 0, 1.0),)), ["knee", "100.0 %"]),
+        (Annotation(labels=(Label("cat", 0.75), Label("dog", 0.2))), ["cat", "75.0 %", "dog"]),
+        (Annotation(boxes=(Box(Label("cup", 0.5), 0, 0, 1, 1),)), ["cup", "50.0 %"]),
+        (Annotation(key_points=(KeyPoint("knee", 0, 0, 1.0),)), ["knee", "100.0 %"]),
         (
-            Found(mask=np.array([[0, 0], [0, 2]]), mask_names=("ground", "sky", "tree")),
+            Annotation(mask=np.array([[0, 0], [0, 2]]), mask_names=("ground", "sky", "tree")),
             ["ground", "75.0 %", "tree", "25.0 %", "pixels"],
         ),
-        (Found(), ["Nothing was found"]),
+        (Annotation(), ["Nothing was found"]),
     ],
 )
-def test_what_was_found(found: Found, texts: list[str]) -> None:
-    page = fragments.found(found)
+def test_annotations(annotation: Annotation, texts: list[str]) -> None:
+    page = fragments.annotation(annotation)
     positions = [page.find(text) for text in texts]
     assert -1 not in positions
     assert positions == sorted(positions)
@@ -69,8 +69,8 @@ def test_reports_have_remarks_and_a_table() -> None:
     [
         fragments.comparison([Row(Engine(EVIL), milliseconds=1.0)], [EVIL]),
         fragments.comparison([Row(Engine(EVIL), error=EVIL)]),
-        fragments.found(Found(labels=(Label(EVIL, 1.0),))),
-        fragments.found(Found(mask=np.zeros((1, 1)), mask_names=(EVIL,))),
+        fragments.annotation(Annotation(labels=(Label(EVIL, 1.0),))),
+        fragments.annotation(Annotation(mask=np.zeros((1, 1)), mask_names=(EVIL,))),
         fragments.outputs([Output(EVIL, EVIL, EVIL)], EVIL),
         fragments.report(f"{EVIL}\n\n{EVIL}"),
         fragments.message(EVIL) + fragments.hint(EVIL) + fragments.error(EVIL),

@@ -122,7 +122,7 @@ def test_objects_of_a_detector_are_drawn(tmp_path: Path, order: tuple[int, int, 
     image = np.zeros((128, 128, 3), np.uint8)
     image[32:64, 96:128, 0] = 255  # red: class 0, in the second row and fourth column of cells
     outputs = REFERENCE.open(content).run(subject.inputs(image)).outputs
-    changed = np.any(subject.drawn(image, outputs) != image, axis=-1)
+    changed = np.any(subject.draw(image, outputs) != image, axis=-1)
     assert changed[32:64, 96:127].any(axis=0).all()
     assert not changed[65:].any()
     assert not changed[:, :40].any()
@@ -132,7 +132,7 @@ def test_objects_of_a_detector_are_drawn(tmp_path: Path, order: tuple[int, int, 
     assert "float32 [1, 10, 4]" in words
     black = np.zeros_like(image)
     outputs = REFERENCE.open(content).run(subject.inputs(black)).outputs
-    np.testing.assert_array_equal(subject.drawn(black, outputs), black)
+    np.testing.assert_array_equal(subject.draw(black, outputs), black)
     assert "Nothing was found" in subject.words(outputs)
 
 
@@ -141,9 +141,9 @@ def test_boxes_that_are_not_finite_are_not_drawn(tmp_path: Path) -> None:
     boxes = np.full((1, 10, 4), 0.5, np.float32)
     boxes[0, 0, 1] = np.nan
     classes, scores = np.zeros((1, 10), np.float32), np.ones((1, 10), np.float32)
-    found = upload.found([boxes, classes, scores, np.array([2], np.float32)])
-    assert found is not None
-    assert len(found.boxes) == 1
+    annotation = upload.decode([boxes, classes, scores, np.array([2], np.float32)])
+    assert annotation is not None
+    assert len(annotation.boxes) == 1
 
 
 def test_other_outputs_are_a_range(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a network found in an image, in a form that does not depend on the network."""
+"""What an image shows, as a network says or in truth, independent of the network."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -36,8 +36,8 @@ class KeyPoint:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
-    """What a network found in one image; each task fills some fields."""
+class Annotation:
+    """What one image shows; each task fills some fields."""
 
     labels: tuple[Label, ...] = ()  # classes of the whole image, best first
     boxes: tuple[Box, ...] = ()  # objects, best first
@@ -69,13 +69,13 @@ def detection_outputs(main: Subgraph) -> Positions | None:
 
 def detected(
     outputs: Sequence[np.ndarray], positions: Positions, name: Callable[[int], str]
-) -> Found:
+) -> Annotation:
     """The objects of the first image, from boxes [1, n, 4], classes [1, n], scores [1, n], count.
 
     `name` is that of a class.
     """
     boxes, classes, scores = (outputs[p][0] for p in positions[:3])
-    return Found(
+    return Annotation(
         boxes=tuple(
             Box(
                 Label(name(int(classes[i])), float(scores[i])),
