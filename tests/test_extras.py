@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
-MODULES = sorted(ROOT.glob("jaxdelegate/**/*.py"))
+MODULES = sorted((*ROOT.glob("jaxdelegate/**/*.py"), *ROOT.glob("examples/**/*.py")))
 _NAMED = re.compile(r"(?:\.|jaxdelegate)\[([a-z0-9,-]+)\]|\bextras? `\[?([a-z0-9-]+)\]?`")
 _INSTALLERS = ("install", "needs", "optional_module")  # of optional.py; the extra is the last one
 

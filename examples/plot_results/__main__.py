@@ -40,10 +40,12 @@ def main() -> None:
     parser.add_argument("--peak_flops", type=float, help="of the device, for roofline")
     parser.add_argument("--peak_bandwidth", type=float, help="bytes/s of its memory, the same")
     args = parser.parse_args()
+    if (args.peak_flops is None) != (args.peak_bandwidth is None):
+        parser.error("--peak_flops and --peak_bandwidth: give both or neither")
     try:
         results = [result for path in args.files for result in read(path)]
         kind = args.kind or kind_of(results)
-        if args.peak_flops and args.peak_bandwidth:
+        if args.peak_flops is not None:
             peaks = {"flops_per_second": args.peak_flops, "bytes_per_second": args.peak_bandwidth}
             results = [result.with_peaks(peaks, "given") for result in results]
         output = args.output or Path(args.files[0].stem + ".png")

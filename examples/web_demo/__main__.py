@@ -20,7 +20,7 @@ from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.optional import optional_module
 from jaxdelegate.options import NATIVE_KERNELS
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # of the packages of the examples
+sys.path.insert(0, str(Path(__file__).parents[1]))  # sample_tasks and web_demo are there
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("port", None, "Unset: the first free port from 7860.", 1, 65535)

@@ -279,6 +279,7 @@ def test_results_of_the_tools(tmp_path: Path) -> None:
         ('{"inference_ms": {"values": [1]}}', "--output=x.txt", "Format 'txt' is not supported"),
         ('{"inference_ms": {"values": [1]}}', "--output=absent/x.png", "No such file"),
         ("", "--kind=pie", "invalid choice: 'pie'"),
+        ("", "--peak_flops=1", "give both or neither"),
     ],
 )
 def test_mistakes_have_no_traceback(text: str, flag: str, message: str, tmp_path: Path) -> None:
