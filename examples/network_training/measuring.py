@@ -13,7 +13,7 @@ from sample_tasks.tasks import TASKS
 
 _SEEDS = range(10_000, 10_200)
 _SOUNDS = range(10_000, 10_060)
-Pair = tuple[Annotation, Annotation]  # of a network, and the truth
+Pair = tuple[Annotation, Annotation]  # a network's, and the truth
 
 
 def accuracy(task: str, content: bytes) -> str:

@@ -20,10 +20,10 @@ from sample_tasks.pictures import (
 from sample_tasks.tasks import TASKS
 
 FIRST_SEED = 1_000_000  # other code uses smaller seeds
-_SIZES = (64, 96, 128, 256)  # of the pictures before they are resized
+_SIZES = (64, 96, 128, 256)  # pixels, before pictures are resized
 _HEATMAP = 16  # height and width
-_SPREAD = 0.7  # of a joint in its heatmap, in cells
-_SECONDS = 4.0  # of a sound
+_SPREAD = 0.7  # a joint's in its heatmap, in cells
+_SECONDS = 4.0  # a sound's length
 
 Batch = dict[str, np.ndarray]
 

@@ -120,9 +120,9 @@ class Bundle:
         Raises:
             ModelError: the bundle does not contain it, or its compressed data are damaged.
         """
-        found = self._container.section(name)
+        section = self._container.section(name)
         self.check_unchanged()
-        return self._container.data(found)
+        return self._container.data(section)
 
     def save(self, path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
         """Write the bundle with other models or sections; all others stay byte for byte.
@@ -183,11 +183,10 @@ class Bundle:
             ModelError: the bundle does not contain one, or it is damaged.
             OptionError: sentencepiece or tokenizers is not installed.
         """
-        found = [s for kind in tokenizers.TYPES for s in self.sections if s.type == kind]
-        chosen = [s for s in found if s.model_type == model] or found
-        if not chosen:
+        every = [s for kind in tokenizers.TYPES for s in self.sections if s.type == kind]
+        if not every:
             self._fail("a tokenizer")
-        section = chosen[0]
+        section = next((s for s in every if s.model_type == model), every[0])
         return tokenizers.open_tokenizer(section.type, self.data(section.name), self._at(section))
 
     @functools.cached_property

@@ -16,8 +16,8 @@ from jaxdelegate.text import plural, printable, shortened, wrapped
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _PRINTED = 60  # models, signatures, lines of a template, stop tokens
-_MOST_CHARACTERS = 48  # of names
-_LONGEST = 2000  # of lines and texts
+_MOST_CHARACTERS = 48  # in names
+_LONGEST = 2000  # characters of a line or a text
 # Parts of LiteRT-LM's bundles by what they process, which text generation does not use.
 _DRAFTER = "mtp_drafter"
 _MODALITIES = ("vision", "audio")
@@ -87,7 +87,7 @@ def _metadata(m: LlmMetadata, models: Collection[str]) -> dict[str, object]:
     sampler = s and f"{s.type}, k {s.k}, p {s.p:g}, temperature {s.temperature:g}, seed {s.seed}"
     stop = [_line(str(token)) for token in m.stop_tokens[: _PRINTED + 1]]
     more = ["..."] if len(stop) > _PRINTED else []
-    found = {
+    facts = {
         "model type": m.model_type,
         "tokens at most": m.max_num_tokens,
         "start token": m.start_token,
@@ -100,8 +100,8 @@ def _metadata(m: LlmMetadata, models: Collection[str]) -> dict[str, object]:
         "speculative decoding": _yes(_DRAFTER in models),
         "runtime at least": m.min_runtime_version and f"LiteRT-LM {m.min_runtime_version}",
     }
-    found |= {f"{role}'s text": f"{a.prefix!r} ... {a.suffix!r}" for role, a in m.affixes.items()}
-    return {key: value or "not declared" for key, value in found.items()}
+    facts |= {f"{role}'s text": f"{a.prefix!r} ... {a.suffix!r}" for role, a in m.affixes.items()}
+    return {key: value or "not declared" for key, value in facts.items()}
 
 
 def _yes(value: bool | None) -> str | None:
@@ -124,8 +124,8 @@ def _grouped(tensors: Mapping[str, Tensor]) -> list[tuple[str, str, str]]:
     """Rows of names, dtypes and shapes; names that differ in their number share a row."""
     groups: dict[tuple[str, str], list[tuple[str, int | None]]] = {}
     for name, tensor in tensors.items():
-        found = _NUMBERED.fullmatch(name)
-        base, number = (found[1], int(found[2])) if found else (name, None)
+        match = _NUMBERED.fullmatch(name)
+        base, number = (match[1], int(match[2])) if match else (name, None)
         sizes = tensor.shape if tensor.shape_signature is None else tensor.shape_signature
         shape = ", ".join("?" if n < 0 else str(n) for n in sizes)
         key = base, f"{tensor.type.name} [{shape}]"

@@ -23,8 +23,8 @@ _SIZE_BYTES = 8  # before compressed JSON
 _SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 _MOST_TOKENS = 1 << 31
 _BYTE = re.compile("<0x..>")
-_MOST_CHARACTERS = 1 << 26  # of a text between two steps
-_MOST_STEPS = 1 << 25  # of trying a token at a place: seconds
+_MOST_CHARACTERS = 1 << 26  # in a text between two steps
+_MOST_STEPS = 1 << 25  # a step tries one token at one place; these take seconds
 
 
 class Tokenizer(abc.ABC):
@@ -177,8 +177,8 @@ class _HuggingFace(Tokenizer):
         self._check(len(text) * min(self._steps, len(text)), _MOST_STEPS, "steps")
         with _using(self._where):
             # Its method for one text does not let other threads run.
-            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        return list(found.ids)
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return list(encoding.ids)
 
     def _check(self, count: int, most: int, what: str) -> None:
         if count > most:
@@ -257,7 +257,7 @@ def _using(where: str, problem: str = "tokenizer: it fails") -> Iterator[None]:
     """Raise a ModelError for what the packages raise about their data."""
     try:
         yield
-    except (JaxDelegateError, TypeError, UnicodeEncodeError):  # of the caller
+    except (JaxDelegateError, TypeError, UnicodeEncodeError):  # the caller's
         raise
     except BaseException as error:
         if not is_failure(error):

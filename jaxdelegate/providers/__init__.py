@@ -90,12 +90,12 @@ def _load_installed() -> None:
             _LOGGER.warning("WARN: delegate provider %r (%s): %s", entry.name, entry.value, error)
 
 
-def flag_values(**given: Any) -> FlagValues:
+def flag_values(**values: Any) -> FlagValues:
     """The arguments replace the command line.
 
     An OptionError for an unknown flag, or a value of another type.
     """
-    return FlagValues.of(map(as_flag, all_flags()), given)
+    return FlagValues.of(map(as_flag, all_flags()), values)
 
 
 def all_flags() -> list[Any]:

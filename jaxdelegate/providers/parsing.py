@@ -82,20 +82,20 @@ class FlagValues:
         self._positions = dict(positions)
 
     @classmethod
-    def of(cls, flags: Iterable[Flag], given: Mapping[str, Any] | None = None) -> "FlagValues":
-        """`given` replaces the command line, in its order.
+    def of(cls, flags: Iterable[Flag], values: Mapping[str, Any] | None = None) -> "FlagValues":
+        """`values` replace the command line, in their order.
 
         An OptionError for an unknown flag, or a value of another type.
         """
         declared = {flag.name: flag for flag in flags}
-        values = {name: flag.default for name, flag in declared.items()}
-        for name, value in (given or {}).items():
+        every = {name: flag.default for name, flag in declared.items()}
+        for name, value in (values or {}).items():
             if name not in declared:
                 close = difflib.get_close_matches(name, declared, n=3)
                 hint = f"; did you mean: {', '.join(close)}" if close else ""
                 raise OptionError(f"unknown flag {name!r}{hint}")
-            values[name] = declared[name].checked(value)
-        return cls(values, {name: i for i, name in enumerate(given or {}, 1)})
+            every[name] = declared[name].checked(value)
+        return cls(every, {name: i for i, name in enumerate(values or {}, 1)})
 
     def replaced(self, **more: Any) -> "FlagValues":
         """A copy with other values for some flags, which then count as given last."""

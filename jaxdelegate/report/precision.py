@@ -87,12 +87,12 @@ class PrecisionReport:
     @property
     def options(self) -> dict[str, str]:
         """Options of JaxDelegate with which reduced precision is safe for this model."""
-        kept = ",".join(map(str, self.float32_operators))
-        return {"compute_dtype": self.compute_dtype, "float32_operators": kept}
+        indices = ",".join(map(str, self.float32_operators))
+        return {"compute_dtype": self.compute_dtype, "float32_operators": indices}
 
     def __str__(self) -> str:
-        kept, beyond = self.float32_operators, self.out_of_range
-        shown = [o for o in self.operators if o.index in kept or o in beyond]
+        notable = {*self.float32_operators, *(o.index for o in self.out_of_range)}
+        shown = [o for o in self.operators if o.index in notable]
         rows = [self._row(o) for o in shown[:_ROWS]]
         if len(shown) > _ROWS:
             rows.append(f"... and {len(shown) - _ROWS} more")
@@ -105,18 +105,18 @@ class PrecisionReport:
         if self.is_safe:
             return ""
         if self.float32_operators:
-            kept = self.options["float32_operators"]
+            indices = self.options["float32_operators"]
             return (
-                f"Keep these in float32: float32_operators={kept!r} "
-                f"(--jax_compute_dtype={self.compute_dtype} --jax_float32_operators={kept}), or "
+                f"Keep these in float32: float32_operators={indices!r} "
+                f"(--jax_compute_dtype={self.compute_dtype} --jax_float32_operators={indices}), or "
                 "let compute_dtype='auto' find them."
             )
         worst = sorted(self.operators, key=lambda o: -o.own_error)[:_WORST]
         names = ", ".join(f"#{o.index} {printable(o.op)} {o.own_error:.1g}" for o in worst)
-        kept = ",".join(str(o.index) for o in sorted(worst, key=lambda o: o.index))
+        indices = ",".join(str(o.index) for o in sorted(worst, key=lambda o: o.index))
         return (
             f"The largest own errors: {names}. To keep these in float32: "
-            f"--jax_float32_operators={kept}. Measure on your data (imagenet_eval, coco_eval) "
+            f"--jax_float32_operators={indices}. Measure on your data (imagenet_eval, coco_eval) "
             f"whether {self.output_error:.1%} matters; --error_bound accepts it here."
         )
 

@@ -16,7 +16,7 @@ from jaxdelegate.quant.params import Quantization
 
 _FIRST_LARGE_OPCODE = schema.BuiltinOperator.PLACEHOLDER_FOR_GREATER_OP_CODES
 _FILE_IDENTIFIER = b"TFL3"
-_ALIGNMENT = 16  # of buffers outside the flatbuffer
+_ALIGNMENT = 16  # bytes, for buffers outside the flatbuffer
 _OFFSET_MARK = 2  # a placeholder for an unknown offset; offsets below it mean "none"
 
 

@@ -103,7 +103,7 @@ class Case:
     litert: str | None = None  # why stock LiteRT cannot run it; None: it can
     output_quantization: Sequence[Quantization | None] | None = None  # one for each output
     intermediates: Sequence[Arg] = ()  # for their quantization; the values do not matter
-    shapes: Sequence[Shape] | None = None  # of the outputs, where only the file knows them
+    shapes: Sequence[Shape] | None = None  # the outputs', where only the file knows them
 
     def __str__(self) -> str:
         return f"{self.name}-{self.label}"
@@ -170,9 +170,9 @@ class Case:
 
         def call(*live_arrays: Any) -> tuple[Any, ...]:
             live = iter(live_arrays)
-            given = [a and (a.value if a.is_const else next(live)) for a in self.inputs]
+            arguments = [a and (a.value if a.is_const else next(live)) for a in self.inputs]
             try:
-                return lowered(*given)
+                return lowered(*arguments)
             except Exception as error:
                 error.add_note(str(self))  # one of several in a program
                 raise
@@ -247,7 +247,7 @@ class Case:
 
 def run_together(calls: Sequence[Call]) -> list[list[np.ndarray]]:
     """The results of each call, all from one program."""
-    return compiled(calls)([given for _, given in calls])
+    return compiled(calls)([arguments for _, arguments in calls])
 
 
 def compiled(calls: Sequence[Call]) -> Callable[[Any], list[list[np.ndarray]]]:
@@ -255,14 +255,14 @@ def compiled(calls: Sequence[Call]) -> Callable[[Any], list[list[np.ndarray]]]:
     import jax  # noqa: PLC0415 (this module is used by the reference's own tests, without jax)
 
     def program(inputs: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        return [call(*given) for (call, _), given in zip(calls, inputs, strict=True)]
+        return [call(*arguments) for (call, _), arguments in zip(calls, inputs, strict=True)]
 
     def run(inputs: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
         with jax.enable_x64(True):
             return [[np.asarray(y) for y in results] for results in executable(inputs)]
 
     with jax.enable_x64(True):
-        lowered = jax.jit(program).lower([given for _, given in calls])
+        lowered = jax.jit(program).lower([arguments for _, arguments in calls])
         executable = lowered.compile(COMPILER_OPTIONS)
     return run
 

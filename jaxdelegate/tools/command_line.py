@@ -68,8 +68,8 @@ def with_model(values: flags.FlagValues, arguments: Sequence[str]) -> Sequence[s
 
 def check(tool: ModuleType, values: flags.FlagValues) -> None:
     """Refuse what cannot work, before the work starts; resolve the delegates' short names."""
-    given = [values[name].present for name in _MODEL if name in values]
-    if all(given) and len(set(given)) > 1:  # an alias that is given counts for both names
+    present = [values[name].present for name in _MODEL if name in values]
+    if all(present) and len(set(present)) > 1:  # an alias on the command line counts for both names
         raise OptionError("--graph (or --model_file): give one .tflite file, got 2")
     for flag in tool.FLAGS:
         if flag.is_required and not values[flag.name].value:
@@ -100,7 +100,7 @@ def with_underscores(arguments: Iterable[str]) -> list[str]:
 
 
 class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl has no types
-    """`position` is the flag's place on the command line, from 1; 0: not given."""
+    """`position` is the flag's place on the command line, from 1; 0: nowhere."""
 
     def __init__(self, counter: itertools.count, *arguments: Any, **more: Any) -> None:
         self._counter = counter

@@ -55,12 +55,12 @@ def is_healthy(values: flags.FlagValues) -> bool:
 
 def refuse(values: flags.FlagValues) -> None:
     """Refuse what is meant for a bundle's language model."""
-    given = [f"--{flag.name}" for flag in FLAGS if values[flag.name].present]
+    present = [f"--{flag.name}" for flag in FLAGS if values[flag.name].present]
     if values.reference == LITERT_LM:
-        given.append(f"--reference={LITERT_LM}")
-    if given:
+        present.append(f"--reference={LITERT_LM}")
+    if present:
         raise OptionError(
-            f"{given[0]}: expected a bundle with a language model, got {values.graph}"
+            f"{present[0]}: expected a bundle with a language model, got {values.graph}"
         )
 
 

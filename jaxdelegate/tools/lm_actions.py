@@ -78,9 +78,9 @@ def run(values: flags.FlagValues) -> None:
         values.graph, max_num_tokens=values.max_num_tokens, **_engine_arguments(values)
     )
     sampler = None
-    given = {name: getattr(values, name) for name in ("top_k", "top_p", "temperature", "seed")}
-    if any(value is not None for value in given.values()):
-        sampler = lm.SamplerConfig(**given)
+    settings = {name: getattr(values, name) for name in ("top_k", "top_p", "temperature", "seed")}
+    if any(value is not None for value in settings.values()):
+        sampler = lm.SamplerConfig(**settings)
     if values.no_template:
         _talk(values.prompt, _RawPrompts(engine, sampler))
     else:
