@@ -30,7 +30,7 @@ flags.DEFINE_bool("jax_native_kernels", None, "Whether the CPU kernels in C++ ar
 
 def main(arguments: Sequence[str]) -> None:
     if arguments[1:]:
-        raise app.UsageError(f"unexpected argument {arguments[1]!r}")
+        sys.exit(f"web_demo: unexpected argument {arguments[1]!r}; flags begin with --")
     if FLAGS.jax_native_kernels is not None:
         os.environ[NATIVE_KERNELS] = str(int(FLAGS.jax_native_kernels))
     try:
@@ -52,4 +52,5 @@ def serve(host: str, port: int | None) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.define_help_flags()
+    main(app.parse_flags_with_usage(sys.argv))  # app.run would log what jax and jaxdelegate do
