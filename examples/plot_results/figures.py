@@ -1,5 +1,6 @@
 """Figures of results. They change no global state of matplotlib (pyplot, rcParams)."""
 
+import itertools
 import math
 import statistics
 import textwrap
@@ -76,32 +77,24 @@ def layers(results: Sequence[Result]) -> Figure:
 
     Layers out of bounds come first among these.
     """
-    rows = [
-        {**row, "series": name}
-        for name, result in zip(series(results), results, strict=True)
-        for row in _layer_rows(result.record)
-    ]
-    ranked = sorted(rows, key=lambda row: (row["agrees"], -row["error"]))
+    groups = {
+        name: [{**row, "color": color} for row in _layer_rows(result.record)]
+        for name, result, color in zip(series(results), results, itertools.cycle(COLORS))
+    }
+    every = itertools.chain.from_iterable(groups.values())
+    ranked = sorted(every, key=lambda row: (row["agrees"], -row["error"]))
     named, rest = ranked[:_NAMED_LAYERS], ranked[_NAMED_LAYERS:]
     heights = [3.2, 1.2 + 0.27 * len(named)]
     height = sum(heights) + 1.2 + 0.4 * len(results)
     figure, (along, bars) = _figure("Error per layer", results, rows=heights, height=height)
-    names = series(results)
-    for name in names:
-        _draw_errors(along, name, [row for row in rows if row["series"] == name])
-    errors = [e for row in rows for e in (row["own"], row["whole"]) if e]
-    if errors:
-        _logarithmic(along.yaxis, max(errors) / min(errors), None)
-    along.xaxis.set_major_locator(MaxNLocator(integer=True))
-    along.set_xlabel("layer, by its place in execution order")
-    along.set_ylabel("error / largest value")
+    _draw_errors(along, groups)
     _legend(figure, along)
     _draw_bars(
         bars,
         [_bar_name(row["label"], row["tensor"]) for row in named],
         [row["error"] for row in named],
         [_text(row) for row in named],
-        [COLORS[names.index(row["series"]) % len(COLORS)] for row in named],
+        [row["color"] for row in named],
     )
     others = f"; {len(rest)} others: at most {rest[0]['error']:.2g}" if rest else ""
     bars.set_xlabel(f"error that the operator adds / largest value{others}")
@@ -130,21 +123,30 @@ def _layer_row(label: str, whole: dict[str, Any], own: dict[str, Any] | None) ->
     }
 
 
-def _draw_errors(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
+def _draw_errors(axes: Any, groups: dict[str, list[dict[str, Any]]]) -> None:
+    for name, rows in groups.items():
+        _draw_series(axes, f"{name}, " if name else "", rows)
+    every = itertools.chain.from_iterable(groups.values())
+    errors = [e for row in every for e in (row["own"], row["whole"]) if e]
+    if errors:
+        _logarithmic(axes.yaxis, max(errors) / min(errors), None)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("layer, by its place in execution order")
+    axes.set_ylabel("error / largest value")
+
+
+def _draw_series(axes: Any, prefix: str, rows: Sequence[dict[str, Any]]) -> None:
     """Own errors as dots, the whole program's as a line, crosses on those out of bounds."""
-    prefix = f"{name}, " if name else ""
+    own, whole = ([row[kind] or math.nan for row in rows] for kind in ("own", "whole"))
     label = f"{prefix}own: what the operator adds on the reference's inputs"
-    own = [row["own"] or math.nan for row in rows]
-    (dots,) = axes.plot(own, label=label, linestyle="", markersize=4)
-    label, whole = (
-        f"{prefix}whole: in the whole program",
-        [row["whole"] or math.nan for row in rows],
-    )
-    axes.plot(whole, label=label, color=dots.get_color(), linestyle="-", marker="", alpha=0.7)
+    color = rows[0]["color"] if rows else None
+    axes.plot(own, label=label, color=color, linestyle="", markersize=4)
+    line = {"color": color, "linestyle": "-", "marker": "", "alpha": 0.7}
+    axes.plot(whole, label=f"{prefix}whole: in the whole program", **line)
     wrong = [(i, row["error"]) for i, row in enumerate(rows) if not row["agrees"]]
     if wrong:
-        label = f"{prefix}out of bounds"
-        axes.plot(*zip(*wrong, strict=True), "x", color="black", markersize=7, label=label)
+        cross = {"color": "black", "markersize": 7, "label": f"{prefix}out of bounds"}
+        axes.plot(*zip(*wrong, strict=True), "x", **cross)
 
 
 def _text(row: dict[str, Any]) -> str:
@@ -159,14 +161,8 @@ def roofline(results: Sequence[Result]) -> Figure:
     (Williams, Waterman and Patterson, 2009.)
     """
     peaks = _peaks(results)
-    rows = [
-        {**row, "series": name, "share": row["seconds"] / sum(r["seconds"] for r in operators)}
-        for name, result in zip(series(results), results, strict=True)
-        for operators in [result.record["operators"]]
-        for row in operators
-        if row["seconds"] > 0
-    ]
-    rows = sorted(rows, key=lambda row: -row["seconds"])
+    every = itertools.chain.from_iterable(map(_timed, results, series(results)))
+    rows = sorted(every, key=lambda row: -row["seconds"])
     named, rest = rows[:_NAMED_OPERATORS], rows[_NAMED_OPERATORS:]
     heights = [4.5, 1.2 + 0.27 * len(named)]
     figure, (dots, bars) = _figure("Roofline", results, rows=heights, height=sum(heights) + 1.6)
@@ -184,6 +180,13 @@ def roofline(results: Sequence[Result]) -> Figure:
     together = f"; {len(rest)} others: {1e3 * sum(row['seconds'] for row in rest):.3g} ms"
     bars.set_xlabel("time of one inference (ms); color: the dot above" + together * bool(rest))
     return figure
+
+
+def _timed(result: Result, name: str) -> list[dict[str, Any]]:
+    """A result's operators that take time, with their shares of it."""
+    rows = [row for row in result.record["operators"] if row["seconds"] > 0]
+    total = sum(row["seconds"] for row in rows)
+    return [{**row, "series": name, "share": row["seconds"] / total} for row in rows]
 
 
 def _peaks(results: Sequence[Result]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.colors import to_rgba
+
 from jaxdelegate.benchmark.peaks import DevicePeaks
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.tools.main import main
@@ -153,8 +155,10 @@ def test_outputs_of_two_comparisons_without_layers() -> None:
     figure = figures.layers([comparison(layers=None, outputs=outputs)] * 2)
     assert texts(figure.axes[1]) == ["0.1 (whole program)"] * 2
     assert [text.split(",")[0] for text in legend(figure)] == ["r (1)", "r (1)", "r (2)", "r (2)"]
-    first, second = figure.axes[1].patches
-    assert first.get_facecolor() != second.get_facecolor()
+    lines, bars = figure.axes[0].lines[::2], figure.axes[1].patches
+    colors = [to_rgba(line.get_color()) for line in lines]
+    assert colors == [bar.get_facecolor() for bar in bars]
+    assert colors[0] != colors[1]
 
 
 def assert_readable(figure: Any) -> None:
