@@ -1,40 +1,92 @@
-"""The analysis as one HTML file, which needs neither network nor server."""
+"""The analysis as one HTML file of tables, like that of TFLite's visualize.py.
 
-import html
-import importlib.resources
-import json
+Model Explorer draws the graph (model_explorer.py).
+"""
 
-from jaxdelegate.analysis.layout import NODE_HEIGHT, NODE_WIDTH, layout
-from jaxdelegate.analysis.records import ModelAnalysis
+from collections.abc import Iterator
+
+from jaxdelegate.analysis.records import (
+    ModelAnalysis,
+    SubgraphAnalysis,
+    TensorAnalysis,
+    conclusions,
+    cost_cells,
+    notes,
+    place,
+    refs,
+)
+from jaxdelegate.analysis.units import data
+from jaxdelegate.report import page as pages
+from jaxdelegate.report.page import Cell, Markup, element, number
+
+_OPERATORS = (
+    "#", "operator", "version", "inputs", "outputs", "options", "runs on", "FLOP", "bytes",
+    "FLOP/B", "latency (ms)", "error", "why not delegated, notes",
+)  # fmt: skip
+_TENSORS = (
+    "T#", "name", "kind", "type", "shape", "bytes", "in the file", "quantization", "data",
+)  # fmt: skip
 
 
 def html_page(analysis: ModelAnalysis) -> str:
-    """The page: graph, operators, tensors and advice, with all data and scripts inside."""
-    record = analysis.to_dict()
-    record["layouts"] = [layout(subgraph)._asdict() for subgraph in analysis.subgraphs]
-    record["node_size"] = [NODE_WIDTH, NODE_HEIGHT]
-    parts = {
-        "@TITLE@": html.escape(f"{analysis.source} - jaxdelegate analyze"),
-        "@STYLE@": _part("page.css"),
-        "@DATA_SCRIPT@": _part("page_data.js"),
-        "@GRAPH_SCRIPT@": _part("page_graph.js"),
-        "@LISTS_SCRIPT@": _part("page_lists.js"),
-        "@SCRIPT@": _part("page.js"),
-        "@DATA@": script_json(record),
-    }
-    page = _part("page.html")
-    for i, mark in enumerate(parts):  # the parts may contain what looks like a mark
-        page = page.replace(mark, f"\0{i}\0")
-    for i, text in enumerate(parts.values()):
-        page = page.replace(f"\0{i}\0", text)
-    return page
+    """The page: advice, and each subgraph's costs, operators and tensors."""
+    parts = [
+        element("h1", analysis.source),
+        element("p", f"{analysis.delegate} of jaxdelegate {analysis.version}, {analysis.device}"),
+        element("h2", f"Advice ({len(analysis.findings)})"),
+        element("ul", Markup("".join(_advice(analysis)))),
+    ]
+    for subgraph in analysis.subgraphs:
+        parts += _subgraph(subgraph)
+    return pages.page(f"{analysis.source} - jaxdelegate analyze", parts)
 
 
-def script_json(record: object) -> str:
-    """JSON for a script element: nothing in it closes the element."""
-    text = json.dumps(record, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+def _advice(analysis: ModelAnalysis) -> Iterator[Markup]:
+    for finding in analysis.findings:
+        where = f"Subgraph#{finding.subgraph}: " if len(analysis.subgraphs) > 1 else ""
+        yield element("li", f"[{finding.kind}] {where}{finding.message} -> {finding.remedy}")
 
 
-def _part(name: str) -> str:
-    return importlib.resources.files("jaxdelegate.analysis").joinpath(name).read_text("utf-8")
+def _subgraph(subgraph: SubgraphAnalysis) -> Iterator[Markup]:
+    i = subgraph.index
+    yield element("h2", f"Subgraph#{i} {subgraph.name}")
+    yield element("p", f"({refs(subgraph.inputs, i)}) -> [{refs(subgraph.outputs, i)}]")
+    yield from (element("p", sentence) for sentence in conclusions(subgraph))
+    yield element("h3", "Operators")
+    is_left = (not op.delegated for op in subgraph.operators)
+    yield pages.table(_OPERATORS, _operators(subgraph), is_left)
+    yield element("h3", "Tensors")
+    yield pages.table(_TENSORS, map(_tensor, subgraph.tensors))
+
+
+def _operators(subgraph: SubgraphAnalysis) -> Iterator[tuple[Cell, ...]]:
+    for op in subgraph.operators:
+        options = [f"{name}={value}" for name, value in op.options.items()]
+        options += [f"{name}: Subgraph#{index}" for name, index in op.subgraphs]
+        yield (
+            number(str(op.index)),
+            op.name,
+            number(str(op.version)),
+            refs(op.inputs, subgraph.index),
+            refs(op.outputs, subgraph.index),
+            ", ".join(options),
+            place(op),
+            *map(number, cost_cells(op)),
+            op.latency_ms,
+            op.error,
+            notes(op),
+        )
+
+
+def _tensor(tensor: TensorAnalysis) -> tuple[Cell, ...]:
+    return (
+        number(str(tensor.index)),
+        tensor.name,
+        tensor.kind,
+        tensor.type,
+        "depends on data" if tensor.is_dynamic else str(list(tensor.shape)),
+        number(data(tensor.nbytes)),
+        number(data(tensor.stored_bytes) if tensor.stored_bytes else ""),
+        tensor.quantization,
+        tensor.data,
+    )

@@ -253,7 +253,7 @@ def _head(analysis: ModelAnalysis) -> Iterator[str]:
 def _subgraph(subgraph: SubgraphAnalysis) -> Iterator[str]:
     i = subgraph.index
     name = f" {_name(subgraph.name)}" if subgraph.name else ""
-    lists = f"({_refs(subgraph.inputs, i)}) -> [{_refs(subgraph.outputs, i)}]"
+    lists = f"({refs(subgraph.inputs, i)}) -> [{refs(subgraph.outputs, i)}]"
     yield f"Subgraph#{i}{name}{lists}"
     for op in subgraph.operators:
         yield f"  {_operator(op, subgraph)}"
@@ -271,7 +271,8 @@ def _ref(tensor: int, subgraph: int) -> str:
     return f"T#{tensor}" if subgraph == 0 or tensor < 0 else f"T#{subgraph}_{tensor}"
 
 
-def _refs(tensors: Iterable[int], subgraph: int) -> str:
+def refs(tensors: Iterable[int], subgraph: int) -> str:
+    """Tensors as reports name them: `T#2, T#3`, or `T#1_2` in subgraph 1."""
     return ", ".join(_ref(tensor, subgraph) for tensor in tensors)
 
 
@@ -280,7 +281,7 @@ def _operator(op: OperatorAnalysis, subgraph: SubgraphAnalysis) -> str:
     calls = "".join(
         f"{_CALLS.get(field, ', Calls: ')}Subgraph#{index}" for field, index in op.subgraphs
     )
-    outputs = _refs(op.outputs, subgraph.index)
+    outputs = refs(op.outputs, subgraph.index)
     return f"Op#{op.index} {_name(op.name)}({inputs}{calls}) -> [{outputs}]"
 
 
@@ -317,6 +318,12 @@ def _costs(subgraph: SubgraphAnalysis) -> Iterator[str]:
     rows = [head + ([other.quant_mode] if other else []) + ["why not delegated, notes"]]
     rows += [_cost_row(op, with_other=other is not None) for op in subgraph.operators]
     yield from table(rows, right={0, 2, 3, 4, 5}, width=WIDTH - len(_INDENT))
+    yield from conclusions(subgraph)
+
+
+def conclusions(subgraph: SubgraphAnalysis) -> Iterator[str]:
+    """How many operators run where, and the costs of all of them, as sentences."""
+    other = subgraph.other_mode
     if subgraph.problem:
         yield f"No plan for the declared shapes: {printable(subgraph.problem)}"
     yield subgraph.summary
@@ -344,24 +351,40 @@ def _costs(subgraph: SubgraphAnalysis) -> Iterator[str]:
 
 
 def _cost_row(op: OperatorAnalysis, *, with_other: bool) -> list[str]:
-    where = f"partition {op.partition}" if op.delegated else "CPU"
-    where += ", floats" if op.in_floats else ""
     other = [] if not with_other else ["CPU" if op.other_reason else "delegated"]
-    intensity = op.cost.intensity
-    notes = [op.reason if not op.delegated else None, op.cost.note]
-    if op.other_reason and op.other_reason != op.reason:
-        notes.insert(1, f"otherwise: {op.other_reason}")
     return [
         str(op.index),
         _name(op.name, _OPERATOR),
         str(op.version),
+        *cost_cells(op),
+        place(op),
+        *other,
+        printable(notes(op)),
+    ]
+
+
+def cost_cells(op: OperatorAnalysis) -> tuple[str, str, str]:
+    """Operations, bytes, and operations per byte."""
+    intensity = op.cost.intensity
+    return (
         operations(op.cost.flops).removesuffix("FLOP").strip(),
         data(op.cost.bytes),
         "" if intensity is None else f"{intensity:.3g}",
-        where,
-        *other,
-        printable("; ".join(note for note in notes if note)),
-    ]
+    )
+
+
+def place(op: OperatorAnalysis) -> str:
+    """Where an operator runs: "CPU", "partition 0" or "partition 0, floats"."""
+    where = f"partition {op.partition}" if op.delegated else "CPU"
+    return where + (", floats" if op.in_floats else "")
+
+
+def notes(op: OperatorAnalysis) -> str:
+    """Why an operator is not delegated, and what its cost leaves out."""
+    parts = [op.reason if not op.delegated else None, op.cost.note]
+    if op.other_reason and op.other_reason != op.reason:
+        parts.insert(1, f"otherwise: {op.other_reason}")
+    return "; ".join(part for part in parts if part)
 
 
 def _incompatible(analysis: ModelAnalysis, subgraph: SubgraphAnalysis) -> Iterator[str]:

@@ -22,37 +22,6 @@ def chain(*names: str) -> bytes:
     return builder.build()
 
 
-def tower(length: int) -> bytes:
-    """Alternating sums with a skip connection every fifth operator."""
-    builder = ModelBuilder("tower")
-    x = builder.input((1, 8), name="x")
-    skip = x
-    for i in range(length):
-        y = builder.tensor((1, 8), name=f"layer_{i}")
-        if i % 5 == 4:
-            builder.operator("ADD", [x, skip], [y])
-            skip = y
-        else:
-            builder.operator("RELU", [x], [y])
-        x = y
-    builder.outputs(x)
-    return builder.build()
-
-
-def half_weights(length: int) -> bytes:
-    """Products one after another, each with float16 weights and a DEQUANTIZE."""
-    builder = ModelBuilder("halves")
-    x = builder.input((1, 8), name="x")
-    for i in range(length):
-        half = builder.constant(np.eye(8, dtype=np.float16), f"half_{i}")
-        weights, y = builder.tensor((8, 8), name=f"w{i}"), builder.tensor((1, 8), name=f"y{i}")
-        builder.operator("DEQUANTIZE", [half], [weights])
-        builder.operator("FULLY_CONNECTED", [x, weights], [y])
-        x = y
-    builder.outputs(x)
-    return builder.build()
-
-
 def fully_connected(rows: int, depth: int, units: int) -> ModelBuilder:
     """One product, float32."""
     builder = ModelBuilder()
@@ -68,16 +37,6 @@ def _chain() -> Callable[..., bytes]:
     return chain
 
 
-@pytest.fixture(name="tower")
-def _tower() -> Callable[[int], bytes]:
-    return tower
-
-
 @pytest.fixture(name="fully_connected")
 def _fully_connected() -> Callable[[int, int, int], ModelBuilder]:
     return fully_connected
-
-
-@pytest.fixture(name="half_weights")
-def _half_weights() -> Callable[[int], bytes]:
-    return half_weights
