@@ -128,11 +128,6 @@ class MeasuringOptions:
         "Write the profiled runs as a trace for ui.perfetto.dev (.json.gz); implies "
         "enable_op_profiling.",
     )
-    energy: bool | None = _option(
-        None,
-        "Measure energy",
-        "Measure joules per inference on NVIDIA GPUs. Unset: if nvidia-ml-py is installed.",
-    )
     check_precision: bool = _option(
         False,
         "Check precision",
@@ -155,7 +150,7 @@ class BenchmarkOptions(MeasuringOptions, InputOptions, RunOptions):
     """Options of one benchmark; names, defaults and meaning are those of TFLite's benchmark_model.
 
     TFLite has no `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
-    `perfetto_trace`, `energy`, `check_precision` and `measure_peaks`.
+    `perfetto_trace`, `check_precision` and `measure_peaks`.
     """
 
     def __post_init__(self) -> None:

@@ -38,7 +38,6 @@ class Timings:
     warmup: Stat  # the untimed runs; the first one is the first inference
     inference: Stat  # the timed runs
     throughput: Throughput | None = None  # several runs in flight; None: not requested
-    joules: float | None = None  # per inference, of the whole GPU; None: not measured
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,10 +79,6 @@ class BenchmarkReport(Timings):
         total = self.inference.sum
         bytes_per_second = 1e6 * self.input_bytes * self.inference.count / total if total else 0.0
         return bytes_per_second / 2**20
-
-    @property
-    def joules_per_sample(self) -> float | None:
-        return None if self.joules is None else self.joules / max(self.batch, 1)
 
     def metrics(self) -> dict[str, Any]:
         """The fields of TFLite's BenchmarkResult (tools/benchmark/proto), by their names."""
@@ -131,8 +126,6 @@ class BenchmarkReport(Timings):
             "inferences_per_second": self.inferences_per_second,
             "throughput": plain(self.throughput),
             "device_memory": plain(self.device_memory),
-            "joules_per_inference": self.joules,
-            "joules_per_sample": self.joules_per_sample,
             "flags": dict(self.flags),
             "versions": dict(self.versions),
         }
@@ -187,10 +180,6 @@ def _our_lines(report: BenchmarkReport) -> list[str]:
     lines += [row.remark for row in report.delegates if row.remark]
     if report.device_memory is not None:
         lines.append(f"Device memory (MB) of {report.device}: {report.device_memory}")
-    if report.joules is not None:
-        lines.append(
-            f"Energy: {report.joules:g} J/inference, {report.joules_per_sample:g} J/sample"
-        )
     return lines
 
 
@@ -201,9 +190,8 @@ def row_of(record: Mapping[str, Any]) -> dict[str, Any]:
     for group in ("latency_metrics", "memory_metrics", "misc_metrics"):
         row |= record[group]
     row["inferences_per_second"] = record["inferences_per_second"]
-    memory, joules = record["device_memory"], record["joules_per_inference"]
+    memory = record["device_memory"]
     row["device_peak_bytes"] = "" if memory is None else (memory["peak_bytes"] or "")
-    row["joules_per_inference"] = "" if joules is None else joules
     return row
 
 

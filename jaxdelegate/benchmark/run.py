@@ -20,7 +20,6 @@ from jaxdelegate.benchmark.applied import (
     applied,
     require_full_delegation,
 )
-from jaxdelegate.benchmark.energy import energy_meter
 from jaxdelegate.benchmark.memory import (
     DeviceMemory,
     Footprint,
@@ -60,7 +59,7 @@ def benchmark(
     before: Callback | None = None,
     after: Callback | None = None,
 ) -> BenchmarkReport:
-    """Measure a model: preparation, first inference, warm-up, timed runs, memory, energy.
+    """Measure a model: preparation, first inference, warm-up, timed runs, memory.
 
     ```python
     report = benchmark("model.tflite", values=providers.flag_values(use_gpu=True))
@@ -227,19 +226,15 @@ class _Run:
     def timings(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> Timings:
         session, options, device = ready.session, self._options, ready.device
         placed = session.on_device(arrays, device) if options.device_inputs else arrays
-        with energy_meter(device, is_requested=options.energy) as meter:
-            warmup = timed_runs(session, placed, options, warm=True, log=self._log)
-            if meter is not None:
-                meter.start()
-            inference = timed_runs(session, placed, options, warm=False, log=self._log)
-            joules = meter.joules() / inference.count if meter and inference.count else None
+        warmup = timed_runs(session, placed, options, warm=True, log=self._log)
+        inference = timed_runs(session, placed, options, warm=False, log=self._log)
         throughput = None
         if options.inflight and not options.dry_run:
             batch = options.batch_size or ready.batch
             throughput = overlapping_runs(
                 lambda: session.start(arrays, device), options, batch=batch
             )
-        return Timings(warmup=warmup, inference=inference, joules=joules, throughput=throughput)
+        return Timings(warmup=warmup, inference=inference, throughput=throughput)
 
     def report(
         self,

@@ -7,11 +7,10 @@ from absl import flags
 
 from jaxdelegate import providers
 from jaxdelegate.benchmark import results, state, tables
-from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags, parse_counts
+from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags
 from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import Source, benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
-from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model.records import read_model
 from jaxdelegate.providers.parsing import Flag, FlagValues
@@ -22,7 +21,7 @@ from jaxdelegate.tools import delegate_flags
 # The tool's flags, with TFLite's labels for the log.
 _OUTPUTS = (
     ("result_json", "Write the result as JSON.", "JSON result file"),
-    ("result_csv", "Write the figures as CSV, a line for each batch size.", "CSV"),
+    ("result_csv", "Write the figures as CSV.", "CSV"),
     (
         "result_file_path", "Write TFLite's BenchmarkResult as binary proto.",
         "File path to save the benchmark result in binary proto format",
@@ -89,11 +88,6 @@ _OWN_FLAGS = (
         label="Allow fp16",
     ),
     Flag(
-        "batch_sizes", str, "",
-        "Benchmark each of these batch sizes, and print them in one table: 1,8,32.",
-        label="Batch sizes",
-    ),
-    Flag(
         "op_profiling_output_mode", str, "stdout", "How to write the operators.",
         ("stdout", "csv", "proto"), label="Op profiling output mode.",
     ),
@@ -134,9 +128,19 @@ def run(values: flags.FlagValues) -> int:
     source = graph_source(values.graph)
     if values.list_signatures:
         return _list_signatures(source)
-    if values.batch_sizes:
-        return _sweep(values, source, options, chosen)
-    return _single(values, source, options, chosen)
+    report = benchmark(
+        source,
+        options,
+        values=chosen,
+        log=_log,
+        before=lambda session: _before(values, session),
+        after=lambda session: _after(values, session),
+    )
+    _write_profile(values, report)
+    if report.precision is not None:
+        print(report.precision)
+    _write_results(values, report)
+    return 0
 
 
 def _with_allow_fp16(values: flags.FlagValues) -> FlagValues:
@@ -151,39 +155,6 @@ def _with_allow_fp16(values: flags.FlagValues) -> FlagValues:
 
 def options_of(values: flags.FlagValues) -> BenchmarkOptions:
     return BenchmarkOptions(**{flag.name: values[flag.name].value for flag in benchmark_flags()})
-
-
-def _single(
-    values: flags.FlagValues, source: Source, options: BenchmarkOptions, chosen: FlagValues
-) -> int:
-    report = benchmark(
-        source,
-        options,
-        values=chosen,
-        log=_log,
-        before=lambda session: _before(values, session),
-        after=lambda session: _after(values, session),
-    )
-    _write_profile(values, report)
-    if report.precision is not None:
-        print(report.precision)
-    _write_results(values, [report])
-    return 0
-
-
-def _sweep(
-    values: flags.FlagValues, source: Source, options: BenchmarkOptions, chosen: FlagValues
-) -> int:
-    sizes = parse_counts("batch_sizes", values.batch_sizes)
-    results_by_size = batch_sweep(source, sizes, options, chosen, _log)
-    reports = [result.report for result in results_by_size if result.report is not None]
-    for report in reports:
-        if report.profile is not None:
-            _log(f"Batch size: [{report.batch}]")
-            _write_profile(values, report)
-    print(sweep_table(results_by_size))
-    _write_results(values, reports)
-    return 0 if len(reports) == len(results_by_size) else 1
 
 
 def _log(line: str) -> None:
@@ -262,13 +233,12 @@ def _write_profile(values: flags.FlagValues, report: BenchmarkReport) -> None:
         print(text)
 
 
-def _write_results(values: flags.FlagValues, reports: list[BenchmarkReport]) -> None:
+def _write_results(values: flags.FlagValues, report: BenchmarkReport) -> None:
     if values.result_json:
-        records = [report.as_dict() for report in reports]
-        write_json(values.result_json, records if values.batch_sizes else records[0])
+        write_json(values.result_json, report.as_dict())
     if values.result_csv:
-        Path(values.result_csv).write_text(results.to_csv([report.row() for report in reports]))
+        Path(values.result_csv).write_text(results.to_csv([report.row()]))
     if values.result_file_path:
         _log(f"Saving benchmark result to: {values.result_file_path}")
-        Path(values.result_file_path).write_bytes(results.to_proto(reports[-1]))
+        Path(values.result_file_path).write_bytes(results.to_proto(report))
         _log(f"Saved benchmark result to: {values.result_file_path}")

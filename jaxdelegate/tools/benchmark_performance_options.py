@@ -4,7 +4,7 @@ from pathlib import Path
 
 from absl import flags
 
-from jaxdelegate.benchmark import matrix
+from jaxdelegate.benchmark import performance_options
 from jaxdelegate.benchmark.options import parse_counts, parse_names
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
@@ -23,6 +23,7 @@ _OWN_FLAGS = (
         "jax_compute_dtypes", str, "float32,float16,bfloat16",
         "Values of --jax_compute_dtype to compare.",
     ),
+    Flag("batch_sizes", str, "", "Values of --batch_size to compare; unset: one: 1,8,32."),
 )  # fmt: skip
 # The flags of benchmark_model hold for every configuration; here --result_json is a list, and
 # --result_csv has a line for each configuration, the fastest first.
@@ -38,9 +39,13 @@ _VARIED = {
 
 def run(values: flags.FlagValues) -> int:
     """Print the ranked table; returns 1 if a configuration failed."""
-    chosen = matrix.parse_options(values.perf_options_list)
+    chosen = performance_options.parse_options(values.perf_options_list)
     threads = parse_counts("threads", values.threads)
-    dtypes = parse_names("jax_compute_dtypes", values.jax_compute_dtypes, matrix.DTYPES)
+    known = performance_options.DTYPES
+    dtypes = parse_names("jax_compute_dtypes", values.jax_compute_dtypes, known)
+    sizes = parse_counts("batch_sizes", values.batch_sizes) if values.batch_sizes else ()
+    if sizes and values.batch_size:
+        raise OptionError("--batch_size: --batch_sizes has several values; give one of them")
     for name, other in _VARIED.items():
         if values[name].present and chosen != ("none",):
             raise OptionError(
@@ -51,19 +56,19 @@ def run(values: flags.FlagValues) -> int:
     if not Path(values.graph).exists():
         raise OptionError(f"graph: {values.graph}: no such file")
     print(f"INFO: The list of TFLite runtime options to be benchmarked: [{','.join(chosen)}]")
-    platforms = matrix.find_platforms() if set(chosen) - {"cpu", "none"} else ("cpu",)
-    rows = matrix.configurations(chosen, platforms, threads, dtypes)
-    outcomes = matrix.run_all(
+    platforms = performance_options.find_platforms() if set(chosen) - {"cpu", "none"} else ("cpu",)
+    rows = performance_options.configurations(chosen, platforms, threads, dtypes, sizes)
+    outcomes = performance_options.run_all(
         rows,
         _forwarded(values),
         delay=values.option_benchmark_run_delay,
         shuffle=values.random_shuffle_benchmark_runs,
     )
-    print(f"INFO: \n{matrix.summary(outcomes)}")
+    print(f"INFO: \n{performance_options.summary(outcomes)}")
     if values.result_json:
         write_json(values.result_json, outcomes)
     if values.result_csv:
-        Path(values.result_csv).write_text(matrix.to_csv(outcomes))
+        Path(values.result_csv).write_text(performance_options.to_csv(outcomes))
     return 0 if all(outcome.result is not None for outcome in outcomes) else 1
 
 

@@ -20,7 +20,7 @@ from jaxdelegate.version import __version__
 
 # Tool -> what it does. Each is a module of this package, as command_line.py describes.
 TOOLS = {
-    "benchmark_model": "latency, memory, energy and operator times of a model",
+    "benchmark_model": "latency, memory and operator times of a model",
     "benchmark_performance_options": "platforms, dtypes and threads for a model, ranked",
     "demo": "compare XLA with the numpy reference on MobileNet v1",
     "analyze": "say what a model holds and costs, what is delegated and why not; give advice",

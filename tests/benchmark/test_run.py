@@ -17,11 +17,10 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.benchmark import results, state, tables
 from jaxdelegate.benchmark.op_profile import totals
-from jaxdelegate.benchmark.options import BenchmarkOptions, parse_counts
+from jaxdelegate.benchmark.options import BenchmarkOptions
 from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
-from jaxdelegate.benchmark.sweep import batch_sweep, sweep_table
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.op_lowering.options import AddOptions
 from jaxdelegate.protos import message
@@ -391,18 +390,10 @@ def test_throughput_with_runs_in_flight() -> None:
     assert benchmark(two_adds(), SHORT).as_dict()["throughput"] is None
 
 
-def test_a_sweep_over_batch_sizes() -> None:
-    lines: list[str] = []
-    found = batch_sweep(two_adds(), (8, 1, 8), SHORT, flag_values(), lines.append)
-    assert [r.batch for r in found] == [1, 8]
-    assert [r.report.inputs[0].shape for r in found if r.report] == [(1, 4), (8, 4)]
-    report = found[1].report
-    assert report is not None
+def test_inferences_of_a_batch_are_counted() -> None:
+    report = benchmark(two_adds(), dataclasses.replace(SHORT, batch_size=8))
+    assert report.inputs[0].shape == (8, 4)
     assert report.inferences_per_second == pytest.approx(8 * 3e6 / report.inference.sum)
-    header, one, eight = sweep_table(found).splitlines()
-    assert header.split()[:2] == ["batch", "init"]
-    assert float(eight.split()[6]) == pytest.approx(report.inference.avg / 8e3, abs=6e-4)
-    assert one.split()[0] == "1"
 
 
 def fixed_to_one() -> bytes:
@@ -418,25 +409,19 @@ def fixed_to_one() -> bytes:
 
 def test_a_batch_on_a_model_that_fixes_one() -> None:
     lines: list[str] = []
-    one, two = batch_sweep(fixed_to_one(), (1, 2), SHORT, flag_values(), lines.append)
-    assert one.report is not None
-    assert two.report is not None
-    assert (two.report.batch, two.report.inputs[0].shape) == (2, (2, 4))
+    options = dataclasses.replace(SHORT, batch_size=2)
+    report = benchmark(fixed_to_one(), options, log=lines.append)
+    assert (report.batch, report.inputs[0].shape) == (2, (2, 4))
     (line,) = [line for line in lines if "Rebatched" in line]
     assert line.startswith("Rebatched: 2 single runs in one program, because Node number 0 (ADD)")
 
 
 def test_a_batch_size_that_the_model_rejects(caplog: pytest.LogCaptureFixture) -> None:
     """Since it is not delegated completely, it cannot be rebatched."""
-    model, values = fixed_to_one(), flag_values(first_delegate_node_index=1)
-    one, two = batch_sweep(model, (1, 2), SHORT, values, lambda _: None)
-    assert one.report is not None
-    assert two.report is None
-    assert "ADD" in two.error
+    values = flag_values(first_delegate_node_index=1)
+    with pytest.raises(jd.InterpreterError, match="ADD"):
+        benchmark(fixed_to_one(), dataclasses.replace(SHORT, batch_size=2), values=values)
     assert "operators that stay outside, 1 of 1 operator" in caplog.text
-    assert "failed: " in sweep_table([one, two]).splitlines()[2]
-    with pytest.raises(jd.OptionError, match="no batch size can be run"):
-        batch_sweep(model, (2,), SHORT, values, lambda _: None)
 
 
 def test_inputs_without_a_batch_keep_their_shape() -> None:
@@ -449,13 +434,6 @@ def test_inputs_without_a_batch_keep_their_shape() -> None:
     report = benchmark(builder.build(), options)
     assert report.batch == 2
     assert [row.shape for row in report.inputs] == [(4,), (2, 4)]
-
-
-def test_batch_sizes() -> None:
-    assert parse_counts("batch_sizes", "1,8,32") == (1, 8, 32)
-    for text in ("0", "a", "1,-2", ","):
-        with pytest.raises(jd.OptionError, match="batch_sizes: expected positive integers"):
-            parse_counts("batch_sizes", text)
 
 
 @pytest.mark.parametrize(

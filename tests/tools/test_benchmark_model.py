@@ -165,15 +165,6 @@ def test_states_are_printed_around_the_runs(small: str, capsys: pytest.CaptureFi
     assert "Tensor 0   input kTfLiteFloat32  kTfLiteDynamic     16 / 0.00" in printed
 
 
-def test_a_batch_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str], small: str) -> None:
-    target, table = tmp_path / "r.json", tmp_path / "r.csv"
-    flags = ("--batch_sizes=2,1", f"--result_json={target}", f"--result_csv={table}")
-    assert main(["benchmark_model", f"--graph={small}", *SHORT, *flags]) == 0
-    assert [r["inputs"][0]["shape"][0] for r in json.loads(target.read_text())] == [1, 2]
-    assert len(table.read_text().splitlines()) == 3
-    assert re.search(r"^ +2 +[\d.]+ ", capsys.readouterr().out, re.MULTILINE)
-
-
 def test_verbose_logs_flags_that_were_not_given(
     small: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,7 +224,6 @@ def test_signatures_are_listed(small: str, capsys: pytest.CaptureFixture[str]) -
         (["--graph={small}", "--jax_platform=tpu"], "platform: 'tpu' is not there; JAX has"),
         (["--graph={small}", "--jax_device_index=99"], "device_index: 99 is not there"),
         (["--graph={small}", "--signature_to_run_for=x"], "the model has no 'x'; it has: serving"),
-        (["--graph={small}", "--batch_sizes=1,x"], "batch_sizes: expected positive integers"),
         (
             ["--graph={small}", "--export_model_runtime_info"],
             "needs model_runtime_info_output_file",

@@ -51,6 +51,16 @@ def test_none_runs_the_flags_as_they_are(
     assert "as given:  failed! jaxdelegate: device_index: 77" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_batch_sizes(network_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--perf_options_list=none", "--num_runs=2", "--min_secs=0", "--warmup_min_secs=0")
+    more = ("--batch_sizes=2,1", f"--result_json={tmp_path / 'r.json'}")
+    assert main([TOOL, f"--graph={network_path}", *flags, *more]) == 0
+    records = json.loads((tmp_path / "r.json").read_text())
+    assert {r["result"]["inputs"][0]["shape"][0] for r in records} == {1, 2}
+    assert "as given, batch 2: count=2" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -65,6 +75,8 @@ def test_none_runs_the_flags_as_they_are(
             "several values, those of --jax_compute_dtypes",
         ),
         (["--graph={graph}", "--num_threads=2"], "several values, those of --threads"),
+        (["--graph={graph}", "--batch_sizes=1,x"], "batch_sizes: expected positive integers"),
+        (["--graph={graph}", "--batch_sizes=1", "--batch_size=2"], "give one of them"),
         (["--graph={graph}", "--num_runs=-1"], "num_runs: must be at least 0"),
         (["--graph={graph}", "--result_json={graph}/m.json"], "m.json: no such folder"),
         (["--graph=/nowhere.tflite"], "graph: /nowhere.tflite: no such file"),

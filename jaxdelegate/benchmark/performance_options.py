@@ -1,4 +1,4 @@
-"""Compares performance options: platforms, dtypes and threads, each in a separate process.
+"""Compares performance options: platforms, dtypes, threads and batch sizes.
 
 XLA's CPU threads are fixed when it starts, and the first process claims a GPU's memory; therefore
 every configuration runs in a new process.
@@ -35,6 +35,16 @@ _NAMES = {"float32": "fp32", "tensorfloat32": "tf32", "float16": "fp16", "bfloat
 class Configuration:
     name: str
     flags: tuple[str, ...]
+    batch_size: int = 0  # 0: that of the model, or of the flags
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, batch {self.batch_size}" if self.batch_size else self.name
+
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        batch = (f"--batch_size={self.batch_size}",) if self.batch_size else ()
+        return (*self.flags, *batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +58,10 @@ class Outcome:
         """The statistics of the latency; the median of a failure is infinite."""
         return self.result["inference_ms"] if self.result else {"median": math.inf, "p95": 0.0}
 
+    def per_sample(self, figure: str) -> float:
+        """A statistic of the latency, divided by the batch size: what ranks."""
+        return float(self.milliseconds[figure]) / max(self.configuration.batch_size, 1)
+
 
 def parse_options(text: str) -> tuple[str, ...]:
     chosen = parse_names("perf_options_list", text, OPTIONS)
@@ -57,9 +71,21 @@ def parse_options(text: str) -> tuple[str, ...]:
 
 
 def configurations(
-    chosen: Sequence[str], platforms: Sequence[str], threads: Sequence[int], dtypes: Sequence[str]
+    chosen: Sequence[str],
+    platforms: Sequence[str],
+    threads: Sequence[int],
+    dtypes: Sequence[str],
+    batch_sizes: Sequence[int] = (),
 ) -> list[Configuration]:
     """Every combination that makes a difference; `platforms` are those that JAX has."""
+    rows = _options(chosen, platforms, threads, dtypes)
+    sizes = sorted({*batch_sizes}) or [0]
+    return [dataclasses.replace(row, batch_size=size) for row in rows for size in sizes]
+
+
+def _options(
+    chosen: Sequence[str], platforms: Sequence[str], threads: Sequence[int], dtypes: Sequence[str]
+) -> list[Configuration]:
     if "none" in chosen:
         return [Configuration("as given", ())]
     requested = ("cpu", "gpu", "tpu") if "all" in chosen else tuple(chosen)
@@ -141,13 +167,13 @@ def run_all(
         if outcomes and delay > 0:
             time.sleep(delay)
         outcomes.append(_run(row, flags))
-    return sorted(outcomes, key=lambda row: (row.milliseconds["median"], row.configuration.name))
+    return sorted(outcomes, key=lambda row: (row.per_sample("median"), row.configuration.label))
 
 
 def _run(row: Configuration, flags: Sequence[str]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "jaxdelegate", "benchmark_model", *flags, *row.flags]
+        command = [sys.executable, "-m", "jaxdelegate", "benchmark_model", *flags, *row.all_flags]
         command.append(f"--result_json={path}")
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode or not path.exists():
@@ -161,7 +187,7 @@ def _last_line(text: str) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """The table by median latency, with TFLite's heading and format.
+    """The table by median latency, of a sample if batch sizes are compared, as TFLite prints it.
 
     Runs share a rank if their medians are below the 95th percentile of the best of them.
     """
@@ -173,7 +199,7 @@ def to_csv(outcomes: Sequence[Outcome]) -> str:
     """A line for each configuration: its name, rank and figures, or its error."""
     rows: list[dict[str, Any]] = []
     for outcome, rank in zip(outcomes, ranks(outcomes), strict=True):
-        row: dict[str, Any] = {"configuration": outcome.configuration.name}
+        row: dict[str, Any] = {"configuration": outcome.configuration.label}
         if outcome.result is None:
             rows.append({**row, "error": outcome.error})
         else:
@@ -190,14 +216,14 @@ def ranks(outcomes: Sequence[Outcome]) -> list[int]:
     places: list[int] = []
     best = 0
     for position, outcome in enumerate(outcomes):
-        if outcome.milliseconds["median"] > outcomes[best].milliseconds["p95"]:
+        if outcome.per_sample("median") > outcomes[best].per_sample("p95"):
             best = position
         places.append(best + 1)
     return places
 
 
 def _line(outcome: Outcome, rank: int) -> str:
-    name = f"{outcome.configuration.name:>26}: "
+    name = f"{outcome.configuration.label:>26}: "
     if outcome.result is None:
         return f"{name} failed! {outcome.error}"
     stat = {key: 1e3 * x for key, x in outcome.milliseconds.items() if key != "values"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jaxdelegate.benchmark import matrix, results
-from jaxdelegate.benchmark.matrix import Configuration, Outcome, configurations
+from jaxdelegate.benchmark import performance_options, results
 from jaxdelegate.benchmark.options import BenchmarkOptions, parse_counts, parse_names
+from jaxdelegate.benchmark.performance_options import Configuration, Outcome, configurations
 from jaxdelegate.benchmark.run import benchmark
 from jaxdelegate.compile import precision_policy
 from jaxdelegate.errors import InterpreterError, OptionError
@@ -62,18 +62,31 @@ def test_a_missing_platform_is_named() -> None:
         configurations(["cpu", "gpu"], ["cpu"], (1,), ("float32",))
 
 
+def test_batch_sizes_multiply_the_configurations() -> None:
+    rows = configurations(["none"], ["cpu"], (1,), ("float32",), (8, 1, 8))
+    assert [row.label for row in rows] == ["as given, batch 1", "as given, batch 8"]
+    assert {row.name for row in rows} == {"as given"}
+    assert rows[1].all_flags == ("--batch_size=8",)
+
+
 _threads = functools.partial(parse_counts, "threads")
-_dtypes = functools.partial(parse_names, "jax_compute_dtypes", known=matrix.DTYPES)
+_dtypes = functools.partial(parse_names, "jax_compute_dtypes", known=performance_options.DTYPES)
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "message"),
     [
-        (matrix.parse_options, "nnapi", "expected some of all, cpu, gpu, tpu, none, got 'nnapi'"),
-        (matrix.parse_options, "", "got ''"),
-        (matrix.parse_options, "none,cpu", "'none' cannot be used together"),
+        (
+            performance_options.parse_options,
+            "nnapi",
+            "expected some of all, cpu, gpu, tpu, none, got 'nnapi'",
+        ),
+        (performance_options.parse_options, "", "got ''"),
+        (performance_options.parse_options, "none,cpu", "'none' cannot be used together"),
         (_threads, "1,0", "threads: expected positive integers, such as 1,2,4, got '1,0'"),
         (_threads, "two", "got 'two'"),
+        (_threads, "1,-2", "got '1,-2'"),
+        (_threads, ",", "got ','"),
         (_dtypes, "float8", "expected some of float32, tensorfloat32"),
     ],
 )
@@ -101,12 +114,12 @@ def test_runs_are_ranked_and_failures_come_last(monkeypatch: pytest.MonkeyPatch)
         Path(target.split("=", 1)[1]).write_text(json.dumps(result(250, median)))
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(matrix.subprocess, "run", run)
+    monkeypatch.setattr(performance_options.subprocess, "run", run)
     rows = [Configuration(name, (f"--{name}",)) for name in ("slow", "bad", "fast")]
-    outcomes = matrix.run_all(rows, ["--graph=m"], seed=1)
+    outcomes = performance_options.run_all(rows, ["--graph=m"], seed=1)
     assert [o.configuration.name for o in outcomes] == ["fast", "slow", "bad"]
     assert all(command[4] == "--graph=m" for command in asked)
-    lines = matrix.summary(outcomes).splitlines()
+    lines = performance_options.summary(outcomes).splitlines()
     assert lines[0] == f"{'=' * 14}Summary of All Runs w/ Different Performance Options{'=' * 14}"
     assert lines[1] == (
         f"{'fast':>26}: count=2 first=500 curr=500 min=500 max=500 avg=250 std=1 p5=500 "
@@ -121,7 +134,7 @@ def test_a_line_for_each_configuration() -> None:
     report = benchmark(small_classifier(), BenchmarkOptions(dry_run=True, min_secs=0, seed=1))
     ran = Outcome(Configuration("fast", ()), json.loads(json.dumps(report.as_dict())))
     failed = Outcome(Configuration("bad", ()), None, "jaxdelegate: no")
-    good, bad = csv.DictReader(matrix.to_csv([ran, failed]).splitlines())
+    good, bad = csv.DictReader(performance_options.to_csv([ran, failed]).splitlines())
     assert (good["configuration"], good["rank"], good["error"]) == ("fast", "1", "")
     alone = next(csv.DictReader(results.to_csv([report.row()]).splitlines()))
     assert alone.items() <= good.items()
@@ -134,15 +147,23 @@ def test_runs_within_noise_share_a_rank() -> None:
         Outcome(Configuration(str(m), ()), result(1, m, p95))
         for m, p95 in zip(medians, (1.15, 1.9, 1.25, 1.3, 2.0), strict=True)
     ]
-    assert matrix.ranks(outcomes) == [1, 1, 3, 4, 5]
-    assert matrix.ranks([*outcomes, Outcome(Configuration("bad", ()), None)])[-1] == 6
+    assert performance_options.ranks(outcomes) == [1, 1, 3, 4, 5]
+    assert performance_options.ranks([*outcomes, Outcome(Configuration("bad", ()), None)])[-1] == 6
+
+
+def test_batch_sizes_are_ranked_by_the_time_of_a_sample() -> None:
+    one = Outcome(Configuration("x", (), 1), result(1, median=1.0, p95=1.1))
+    eight = Outcome(Configuration("x", (), 8), result(1, median=4.0, p95=4.2))
+    assert eight.per_sample("median") == 0.5
+    assert performance_options.ranks([eight, one]) == [1, 2]
+    assert "x, batch 8: " in performance_options.summary([eight, one])
 
 
 def test_platforms_are_found_in_another_process() -> None:
-    assert "cpu" in matrix.find_platforms()
+    assert "cpu" in performance_options.find_platforms()
 
 
 def test_jax_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix.sys, "executable", "/bin/false")
+    monkeypatch.setattr(performance_options.sys, "executable", "/bin/false")
     with pytest.raises(InterpreterError, match="jax does not start: no message"):
-        matrix.find_platforms()
+        performance_options.find_platforms()
