@@ -77,16 +77,20 @@ def _layers(layers: Sequence[LayerError]) -> Markup:
             layer.node,
             pages.with_small(layer.operator, layer.tensor.name),
             {True: "delegate", False: "host", None: ""}[layer.delegated],
-            layer.local and layer.local.max_abs,
-            layer.local and layer.local.relative_to_largest,
+            *_errors(layer.local),
             pages.bar(_decades(layer.own.relative_to_largest)),
-            layer.tensor.max_abs,
-            layer.tensor.relative_to_largest,
+            *_errors(layer.tensor),
             layer.own.limit,
         )
         for layer in layers
     ]
     return pages.table(names, rows, (not layer.own.agrees for layer in layers))
+
+
+def _errors(comparison: TensorComparison | None) -> tuple[float | None, float | None]:
+    if comparison is None:
+        return None, None
+    return comparison.max_abs, comparison.relative_to_largest
 
 
 def _decades(error: float | None) -> float:

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.average_precision import (
+from jaxdelegate.evaluation.coco_metrics import (
     AveragePrecisions,
-    Objects,
+    CocoMetrics,
     average_precisions,
+    coco_metrics,
 )
-from jaxdelegate.evaluation.coco_metrics import CocoMetrics, coco_metrics
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath, list_images, no_images, read_lines
 from jaxdelegate.evaluation.ground_truth import (
     AnnotatedImage,
     Instances,
+    Objects,
     read_ground_truth_proto,
     read_instances,
 )
@@ -41,6 +41,7 @@ from jaxdelegate.evaluation.run import (
     run_images,
 )
 from jaxdelegate.text import plural, printable
+from jaxdelegate.waiting import waiting
 
 CLASS_OFFSET = 1  # the model's class 0 is the labels' second line, after the background
 _POSTPROCESS = "TFLite_Detection_PostProcess"
@@ -272,14 +273,11 @@ def _measure(truth: _Truth, run: ImageRun) -> tuple[AveragePrecisions | None, Co
     rows = zip(truth.images, truth.objects, run.rows, strict=True)
     good = [(i, objects, _detected(row)) for i, objects, row in rows if row["error"] is None]
     coco = None
-    if truth.categories is not None:
-        coco = coco_metrics([i for i, _, _ in good], [d for _, _, d in good], truth.categories)
     pairs = [(objects, detected) for _, objects, detected in good if objects is not None]
-    with tqdm(desc="average precision", unit="class", disable=None) as bar:
-        tflite = average_precisions(
-            [o for o, _ in pairs], [d for _, d in pairs], on_class=bar.update
-        )
-    return tflite, coco
+    with waiting("measuring average precision"):
+        if truth.categories is not None:
+            coco = coco_metrics([i for i, _, _ in good], [d for _, _, d in good], truth.categories)
+        return average_precisions([o for o, _ in pairs], [d for _, d in pairs]), coco
 
 
 def _unknown_classes(truth: _Truth, run: ImageRun) -> list[str]:

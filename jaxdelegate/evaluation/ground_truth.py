@@ -7,15 +7,38 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from jaxdelegate import protos
-from jaxdelegate.evaluation.average_precision import Objects
 from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import StrPath, bad_line, read_lines
 
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Objects:
+    """Objects that are annotated or detected in one image."""
+
+    classes: np.ndarray  # [n] int
+    boxes: np.ndarray  # [n, 4] float32: top, left, bottom, right, as fractions of the image
+    scores: np.ndarray  # [n] float32; 1 for annotations
+
+    @classmethod
+    def of(
+        cls,
+        classes: Sequence[int],
+        boxes: Sequence[Sequence[float]],
+        scores: Sequence[float] | None = None,
+    ) -> "Objects":
+        n = len(classes)
+        return cls(
+            np.asarray(classes, np.int64).reshape(n),
+            np.asarray(boxes, np.float32).reshape(n, 4),
+            np.ones(n, np.float32) if scores is None else np.asarray(scores, np.float32),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +50,11 @@ class AnnotatedImage:
     width: int = 0
     height: int = 0
     annotations: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def sides(self) -> tuple[int, int, int, int]:
+        """What scales a box of fractions to pixels."""
+        return self.height, self.width, self.height, self.width
 
     @property
     def objects(self) -> Objects:

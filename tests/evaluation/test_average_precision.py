@@ -4,13 +4,8 @@ import math
 import numpy as np
 import pytest
 
-from jaxdelegate.evaluation.average_precision import (
-    IOU_THRESHOLDS,
-    Objects,
-    average_precisions,
-    intersection_over_union,
-    of_curve,
-)
+from jaxdelegate.evaluation.coco_metrics import IOU_THRESHOLDS, average_precisions
+from jaxdelegate.evaluation.ground_truth import Objects
 
 NOTHING = Objects.of([], [])
 TRUTH = Objects.of([1, 1, 2], [[0.5, 0.5, 1, 1], [0, 0, 1, 1], [0.5, 0.5, 1, 1]])
@@ -71,22 +66,35 @@ def test_a_class_that_is_only_detected_counts_as_zero() -> None:
     assert average_precisions([truth], [found]).overall == pytest.approx(0.5)
 
 
-def test_overlap() -> None:
-    a = np.float32([[0, 0, 1, 1], [0.5, 0.5, 0.5, 0.9], [1, 1, 0, 0]])
-    b = np.float32([[0.5, 0.5, 2.5, 2.5], [0, 0, 1, 1], [0.5, 0.5, 0.5, 0.9]])
-    want = [[0.25 / 4.75, 1, 0], [0, 0, 0], [0, 0, 0]]
-    np.testing.assert_allclose(intersection_over_union(a, b), want, rtol=1e-6)
-
-
 def test_the_mean_over_recalls_uses_the_best_later_precision() -> None:
-    precision = [1.0, 1.0, 0.67, 0.5, 0.4, 0.5, 0.57, 0.5, 0.44, 0.5]
-    recall = [0.2, 0.4, 0.4, 0.4, 0.4, 0.6, 0.8, 0.8, 0.8, 1.0]
+    """Ten detections of five objects, each in an image of its own."""
+    is_hit = [True, True, False, False, False, True, True, False, False, True]
+    box, elsewhere = [0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]
+    truth = [Objects.of([0], [box]) if hit else NOTHING for hit in is_hit]
+    found = [
+        Objects.of([0], [box if hit else elsewhere], [1 - n / 10]) for n, hit in enumerate(is_hit)
+    ]
+    hits = np.cumsum(is_hit)
+    precision, recall = hits / np.arange(1, 11), hits / 5
     at_recalls = [
         max(p for p, r in zip(precision, recall, strict=True) if r >= level / 100 - 1e-9)
         for level in range(101)
     ]
-    got = of_curve(np.float32(precision), np.float32(recall))
-    assert got == pytest.approx(math.fsum(at_recalls) / 101, abs=1e-6)
+    got = average_precisions(truth, found)
+    assert got.overall == pytest.approx(math.fsum(at_recalls) / 101, abs=1e-6)
+
+
+def test_a_recall_that_is_reached_exactly_counts() -> None:
+    """0.29 of a hundred objects: its float is not that of 29 steps."""
+    box = [0.0, 0.0, 0.5, 0.5]
+    truth = [Objects.of([0], [box])] * 100
+    found = [Objects.of([0], [box], [0.5])] * 29 + [NOTHING] * 71
+    assert average_precisions(truth, found).overall == pytest.approx(30 / 101, abs=1e-6)
+
+
+def only(objects: Objects, number: int) -> Objects:
+    mask = objects.classes == number
+    return Objects(objects.classes[mask], objects.boxes[mask], objects.scores[mask])
 
 
 def literal(truth: list[Objects], found: list[Objects], threshold: float) -> float:
@@ -138,8 +146,8 @@ def test_random_images_by_the_literal_definition(rng: np.random.Generator) -> No
     want = [
         [
             literal(
-                [t.only(c) for t in truth],
-                [f.only(c) for f in found],
+                [only(t, c) for t in truth],
+                [only(f, c) for f in found],
                 x,
             )
             for c in (0, 1)
