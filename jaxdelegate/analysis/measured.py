@@ -4,10 +4,11 @@ Two kinds of files are read: the results of this package's benchmark and compari
 object of numbers by the name of a tensor, or by "#12" or "12" for an operator of the main subgraph.
 """
 
+import collections
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from jaxdelegate.text import plural
 
 _US_PER_MS = 1000.0
 
+_Record = Mapping[str, Any]
+_Values = Mapping[int, float]  # by operator
+
 
 def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     """The analysis with `latency_ms` of its main subgraph's operators.
@@ -24,13 +28,7 @@ def with_latency(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     Operators that XLA fused get equal shares of the measured time. The file is the benchmark's JSON
     with an operator profile, or a JSON object of milliseconds.
     """
-    record = _read(path)
-    profile = record.get("op_profile")
-    if isinstance(profile, dict) and "nodes" in profile:
-        values = _shares(_profile_rows(profile, path), path)
-    else:
-        values = _plain_values(record, analysis.subgraphs[0], path)
-    return _with(analysis, path, "latency_ms", values)
+    return _with(analysis, path, "latency_ms", _latencies)
 
 
 def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
@@ -40,18 +38,35 @@ def with_error(analysis: ModelAnalysis, path: str | Path) -> ModelAnalysis:
     layers, an operator's error is the one that it adds itself where that was measured, else that of
     the whole run, relative to the tensor's largest value. The worst output counts.
     """
-    record = _read(path)
-    layers = record.get("layers")
-    if isinstance(layers, dict) and "layers" in layers:
-        values: dict[int, float] = {}
-        for layer in _rows(layers["layers"], path):
-            error = _layer_error(layer)
-            if error is not None:
-                node = _node(layer.get("node"), path)
-                values[node] = max(error, values.get(node, 0.0))
-    else:
-        values = _plain_values(record, analysis.subgraphs[0], path)
-    return _with(analysis, path, "error", values)
+    return _with(analysis, path, "error", _errors)
+
+
+def _with(
+    analysis: ModelAnalysis,
+    path: str | Path,
+    field: str,
+    read: Callable[[_Record], _Values | None],
+) -> ModelAnalysis:
+    """`read` returns None if the record is an object of numbers by name."""
+    main, record = analysis.subgraphs[0], _read(path)
+    try:
+        values = read(record)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise OptionError(f"{path}: not a result with values of operators: {error}") from error
+    if values is None:
+        values = _plain_values(record, main, path)
+    count = len(main.operators)
+    beyond = [index for index in values if index not in range(count)]
+    if beyond:
+        raise OptionError(
+            f"{path}: the model has {plural(count, 'operator')}, got operator {beyond[0]}"
+        )
+    operators = []
+    for operator in main.operators:
+        value: dict[str, Any] = {field: values.get(operator.index)}
+        operators.append(dataclasses.replace(operator, **value))
+    main = dataclasses.replace(main, operators=tuple(operators))
+    return dataclasses.replace(analysis, subgraphs=(main, *analysis.subgraphs[1:]))
 
 
 def _read(path: str | Path) -> dict[str, Any]:
@@ -69,50 +84,35 @@ def _read(path: str | Path) -> dict[str, Any]:
     return record
 
 
-def _rows(rows: object, path: str | Path) -> list[Mapping[str, Any]]:
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise OptionError(f"{path}: expected a list of objects, got {type(rows).__name__}")
-    return rows
-
-
-def _profile_rows(profile: Mapping[str, Any], path: str | Path) -> list[Mapping[str, Any]]:
+def _latencies(record: _Record) -> _Values | None:
+    profile = record.get("op_profile")
+    if not profile:
+        return None
     # Rows inside partitions have the times of operators, other rows those of whole partitions.
-    inside = _rows(profile.get("inside_partitions") or [], path)
-    known = {node for row in inside for node in row.get("nodes", ())}
-    rows = _rows(profile["nodes"] or [], path)
-    return [*(row for row in rows if not known & set(row.get("nodes", ()))), *inside]
-
-
-def _shares(rows: list[Mapping[str, Any]], path: str | Path) -> dict[int, float]:
-    values: dict[int, float] = {}
-    for row in rows:
-        nodes, times = row.get("nodes") or [], row.get("us")
-        average = times.get("avg") if isinstance(times, dict) else None
-        if not isinstance(average, int | float):
-            raise OptionError(f"{path}: op_profile: expected us.avg in every row, got {times!r}")
-        for node in nodes:
-            share = average / len(nodes) / _US_PER_MS
-            values[_node(node, path)] = values.get(_node(node, path), 0.0) + share
+    inside = profile.get("inside_partitions") or []
+    known = {node for row in inside for node in row["nodes"]}
+    rows = [row for row in profile["nodes"] if known.isdisjoint(row["nodes"])]
+    values = collections.defaultdict[int, float](float)
+    for row in (*rows, *inside):
+        for node in row["nodes"]:
+            values[node] += row["us"]["avg"] / len(row["nodes"]) / _US_PER_MS
     return values
 
 
-def _node(node: object, path: str | Path) -> int:
-    if not isinstance(node, int) or isinstance(node, bool):
-        raise OptionError(f"{path}: expected an operator's index, got {node!r}")
-    return node
+def _errors(record: _Record) -> _Values | None:
+    if not record.get("layers"):
+        return None
+    values: dict[int, float] = {}
+    for layer in record["layers"]["layers"]:
+        error = layer["local"] or layer["tensor"]
+        value = error["relative_to_largest"]
+        value = error["max_abs"] if value is None else value
+        if value is not None:
+            values[layer["node"]] = max(float(value), values.get(layer["node"], 0.0))
+    return values
 
 
-def _layer_error(layer: Mapping[str, Any]) -> float | None:
-    own = layer.get("local") or layer.get("tensor") or {}
-    for name in ("relative_to_largest", "max_abs"):
-        if isinstance(own.get(name), int | float):
-            return float(own[name])
-    return None
-
-
-def _plain_values(
-    record: Mapping[str, Any], subgraph: SubgraphAnalysis, path: str | Path
-) -> dict[int, float]:
+def _plain_values(record: _Record, subgraph: SubgraphAnalysis, path: str | Path) -> _Values:
     producer = {t: op.index for op in subgraph.operators for t in op.outputs}
     by_name = {t.name: producer[t.index] for t in subgraph.tensors if t.index in producer}
     values: dict[int, float] = {}
@@ -127,22 +127,3 @@ def _plain_values(
             raise OptionError(f"{path}: {key!r}: expected a number, got {value!r}")
         values[node] = max(float(value), values.get(node, -math.inf))
     return values
-
-
-def _with(
-    analysis: ModelAnalysis, path: str | Path, field: str, values: Mapping[int, float]
-) -> ModelAnalysis:
-    """The analysis with this field of the main subgraph's operators; None: no value."""
-    main = analysis.subgraphs[0]
-    count = len(main.operators)
-    beyond = [i for i in values if not 0 <= i < count]
-    if beyond:
-        raise OptionError(
-            f"{path}: the model has {plural(count, 'operator')}, got operator {beyond[0]}"
-        )
-    operators = []
-    for operator in main.operators:
-        value: dict[str, Any] = {field: values.get(operator.index)}
-        operators.append(dataclasses.replace(operator, **value))
-    main = dataclasses.replace(main, operators=tuple(operators))
-    return dataclasses.replace(analysis, subgraphs=(main, *analysis.subgraphs[1:]))

@@ -207,10 +207,8 @@ class _Prober:
         """Draw the inputs of all probes, and compute their expected outputs."""
         runner = self._reference.runner()
         source = settings.source(runner.interpreter.get_input_details())
-        for _ in range(num_runs):
-            self._arrays.append(source())
-            runner(self._arrays[-1])
-            self._want.append(runner.outputs())
+        self._arrays = [source() for _ in range(num_runs)]
+        self._want = runner.all(self._arrays)
 
     @property
     def count(self) -> int:
@@ -262,12 +260,7 @@ class _Prober:
         return Probe(first, last, self._compared(got).compared, likenesses=alike)
 
     def _outputs(self, test: Test) -> list[Arrays]:
-        """Those of each run."""
-        runner, outputs = Runner("test", test.open()), []
-        for arrays in self._arrays:
-            runner(arrays)
-            outputs.append(runner.outputs())
-        return outputs
+        return Runner("test", test.open()).all(self._arrays)
 
     def _compared(self, got: Sequence[Arrays]) -> Runs:
         subgraph = self._record.subgraphs[0]

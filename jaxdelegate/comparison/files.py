@@ -12,13 +12,13 @@ import numpy as np
 from jaxdelegate.comparison.bounds import Bounds, precision
 from jaxdelegate.comparison.diff import InferenceDiff, Sides, check_counts, name_of
 from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
-from jaxdelegate.comparison.metrics import Comparer
+from jaxdelegate.comparison.metrics import Comparer, real_values
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import Arrays, ModelPath, Reference, Runner, Test
 from jaxdelegate.comparison.verdict import EndToEnd, Runs
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model.records import Model, Tensor, read_model
-from jaxdelegate.quant.affine import dequantize, quantize
+from jaxdelegate.quant.affine import quantize
 from jaxdelegate.runtime.tensor_details import array_type, to_api_dtype
 from jaxdelegate.text import printable
 
@@ -136,7 +136,7 @@ class FilePair:
             array, dtype = drawn[position], np.dtype(array_type(ours))
             if ours.dtype.kind == "f" and theirs.spec().is_quantized:
                 stored = self._stored(array, ours, theirs)
-                tested[position] = _real(theirs, stored).astype(dtype)
+                tested[position] = real_values(theirs, stored).astype(dtype)
             elif array.dtype != dtype:
                 tested[position] = array.astype(dtype)
         return tested
@@ -150,19 +150,19 @@ class FilePair:
     def _stored(array: np.ndarray, ours: Tensor, theirs: Tensor) -> np.ndarray:
         """A drawn array as the other file's tensor has it."""
         is_theirs = array.dtype != np.dtype(array_type(ours)) or _are_alike(ours, theirs)
-        return array if is_theirs else _stored(theirs, _real(ours, array))
+        return array if is_theirs else _stored(theirs, real_values(ours, array))
 
     def tested_outputs(self, got: Arrays) -> list[np.ndarray]:
         """The tested file's outputs as real numbers, in the other's order."""
         return [
-            _as(self.dtype(output), _real(ours, got[position]))
+            _as(self.dtype(output), real_values(ours, got[position]))
             for output, (position, ours, _) in enumerate(self._output_pairs())
         ]
 
     def other_outputs(self, want: Arrays) -> list[np.ndarray]:
         """The other file's outputs as real numbers."""
         return [
-            _as(self.dtype(output), _real(theirs, want[output]))
+            _as(self.dtype(output), real_values(theirs, want[output]))
             for output, (_, _, theirs) in enumerate(self._output_pairs())
         ]
 
@@ -241,14 +241,6 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
     if not a.is_quantized or p is None or q is None:
         return True
     return bool(np.array_equal(p.scale, q.scale) and np.array_equal(p.zero_point, q.zero_point))
-
-
-def _real(tensor: Tensor, array: np.ndarray) -> np.ndarray:
-    """What an interpreter's array means: float32 if the tensor is quantized, else the array."""
-    spec = tensor.spec()
-    if not spec.is_quantized or spec.quantization is None:
-        return array
-    return dequantize(array, spec.quantization)
 
 
 def _stored(tensor: Tensor, real: np.ndarray) -> np.ndarray:

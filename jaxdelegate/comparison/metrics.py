@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.model.records import Operator, Tensor
+from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.runtime.tensor_details import array_type
 
@@ -224,6 +225,14 @@ class Comparer:
             shape_mismatch=self._mismatch,
             worst=self._worst,
         )
+
+
+def real_values(tensor: Tensor, array: np.ndarray) -> np.ndarray:
+    """What an interpreter's array means: float32 if the tensor is quantized, else the array."""
+    spec = tensor.spec()
+    if not spec.is_quantized or spec.quantization is None:
+        return array
+    return dequantize(array, spec.quantization)
 
 
 def comparer_for(tensor: Tensor, bounds: Bounds) -> Comparer:

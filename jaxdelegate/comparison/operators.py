@@ -11,7 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds
-from jaxdelegate.comparison.metrics import Comparer, TensorComparison, comparer_for, read_by
+from jaxdelegate.comparison.metrics import (
+    Comparer,
+    TensorComparison,
+    comparer_for,
+    read_by,
+    real_values,
+)
 from jaxdelegate.comparison.random_numbers import drawing_operators
 from jaxdelegate.comparison.rounding import round_to, rounded_tensor
 from jaxdelegate.comparison.sides import Restricted, Runner, Test
@@ -20,7 +26,6 @@ from jaxdelegate.model.records import Model, Operator, Subgraph, Tensor
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.options import TensorType
 from jaxdelegate.passes.propagation import declared_specs, propagate
-from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.runtime.subgraph import ModelStore, SubgraphRunner
 from jaxdelegate.runtime.tensor_details import from_api_dtype, to_api_dtype
 from jaxdelegate.simple_delegate import SimpleDelegate
@@ -271,7 +276,7 @@ class _Explanations:
         if may_round:
             bounds = bounds.by_rounding(self._real_values[index], real)
         comparer = Comparer(index, tensor.name, real.dtype, bounds)
-        comparer.add(_real(result, tensor), real, read_by(operator, self._real_values))
+        comparer.add(real_values(tensor, result), real, read_by(operator, self._real_values))
         return comparer.result().agrees
 
     def _are_of_rounded(self, operator: Operator, results: Values) -> bool:
@@ -319,7 +324,7 @@ class _Explanations:
     @functools.cached_property
     def _real_values(self) -> dict[int, np.ndarray]:
         tensors = self.model.subgraphs[0].tensors
-        return {i: _real(value, tensors[i]) for i, value in self.values.items()}
+        return {i: real_values(tensors[i], value) for i, value in self.values.items()}
 
     @functools.cached_property
     def _rounded_values(self) -> dict[int, np.ndarray]:
@@ -334,12 +339,5 @@ def _as_float(tensor: Tensor) -> Tensor:
         return tensor
     stored = None
     if spec.const is not None:
-        stored = np.ascontiguousarray(_real(spec.const, tensor)).reshape(-1).view(np.uint8)
+        stored = np.ascontiguousarray(real_values(tensor, spec.const)).reshape(-1).view(np.uint8)
     return dataclasses.replace(tensor, type=TensorType.FLOAT32, stored=stored, quantization=None)
-
-
-def _real(value: np.ndarray, tensor: Tensor) -> np.ndarray:
-    spec = tensor.spec()
-    if spec.quantization is None or not spec.is_quantized:
-        return value
-    return dequantize(value, spec.quantization)

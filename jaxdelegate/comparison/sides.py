@@ -180,6 +180,14 @@ class Runner:
         if is_resized:
             interpreter.allocate_tensors()
 
+    def all(self, runs: Iterable[Arrays]) -> list[Arrays]:
+        """The outputs on the inputs of each run."""
+        results = []
+        for arrays in runs:
+            self(arrays)
+            results.append(self.outputs())
+        return results
+
     def value(self, index: int) -> np.ndarray | None:
         """A tensor's value; None if the interpreter did not keep it."""
         try:

@@ -20,8 +20,7 @@ from jaxdelegate.evaluation.coco_metrics import (
     average_precisions,
     coco_metrics,
 )
-from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.files import StrPath, list_images, no_images, read_lines
+from jaxdelegate.evaluation.files import DataError, StrPath, list_images, no_images, read_lines
 from jaxdelegate.evaluation.ground_truth import (
     AnnotatedImage,
     Instances,

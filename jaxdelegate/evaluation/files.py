@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.errors import JaxDelegateError
 
 StrPath = str | os.PathLike[str]
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".rgb8")
+
+
+class DataError(JaxDelegateError, ValueError):
+    """Images, labels, annotations or the model do not fit the evaluation."""
 
 
 class LabeledImage(NamedTuple):

@@ -12,8 +12,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from jaxdelegate import protos
-from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.files import StrPath, bad_line, read_lines
+from jaxdelegate.evaluation.files import DataError, StrPath, bad_line, read_lines
 
 _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 

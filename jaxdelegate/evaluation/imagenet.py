@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import (
+    DataError,
     LabeledImage,
     StrPath,
     imagenet_images,

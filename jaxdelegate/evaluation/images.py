@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.optional import optional_module
 
 INPUT_TYPES = tuple(np.dtype(t) for t in (np.float32, np.uint8, np.int8))

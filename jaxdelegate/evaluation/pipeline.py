@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.measuring.stats import Latency
 
 Decode = Callable[[Path], np.ndarray]  # one image, prepared; raises DataError

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, Self
 from google.protobuf import json_format
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.files import StrPath
+from jaxdelegate.evaluation.files import DataError, StrPath
 from jaxdelegate.model.writing import write_file
 from jaxdelegate.optional import optional_module
 from jaxdelegate.version import __version__

@@ -10,10 +10,8 @@ from tqdm import tqdm
 
 from jaxdelegate import protos
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.devices import open_on_devices
-from jaxdelegate.evaluation.errors import DataError
-from jaxdelegate.evaluation.files import StrPath
-from jaxdelegate.evaluation.model import ImageModel, open_interpreter
+from jaxdelegate.evaluation.files import DataError, StrPath
+from jaxdelegate.evaluation.model import ImageModel, open_interpreter, open_on_devices
 from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Outputs, Pipeline, Waits
 from jaxdelegate.evaluation.results import (
     PartFile,

@@ -16,7 +16,7 @@ import numpy as np
 from jaxdelegate import providers
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, OptionError
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.model import ImageModel, open_image_model
 from jaxdelegate.evaluation.pipeline import Batch, Outputs, Pipeline, Times, Waits
 from jaxdelegate.optional import optional_module

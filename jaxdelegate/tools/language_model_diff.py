@@ -5,11 +5,11 @@ from pathlib import Path
 
 from absl import flags
 
-from jaxdelegate.comparison.language_model_text import language_model_summary
 from jaxdelegate.comparison.language_models import LANGUAGE_MODEL_REFERENCES as REFERENCES
 from jaxdelegate.comparison.language_models import PROMPTS, language_model_diff
 from jaxdelegate.comparison.litert_lm import LITERT_LM, Process
 from jaxdelegate.comparison.serialized import language_model_record
+from jaxdelegate.comparison.text import language_model_summary
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.report.json_records import write_json

@@ -77,9 +77,9 @@ def test_layers_count_their_own_error_where_it_is_known(chain: Chain, tmp_path: 
         ('{"#0": NaN}', "'#0': expected a number, got nan"),
         ('{"inference_ms": {}}', "has no values of single operators"),
         ('{"outputs": [], "layers": null}', "has no values of single operators"),
-        ('{"op_profile": {"nodes": [{"nodes": [0]}]}}', "expected us.avg in every row"),
-        ('{"op_profile": {"nodes": [3]}}', "expected a list of objects"),
-        ('{"op_profile": {"nodes": [{"nodes": ["0"], "us": {"avg": 1}}]}}', "an operator's index"),
+        ('{"op_profile": {"nodes": [{"nodes": [0]}]}}', "values of operators: 'us'"),
+        ('{"op_profile": {"nodes": [3]}}', "not a result with values of operators"),
+        ('{"op_profile": {"nodes": [{"nodes": ["0"], "us": {"avg": 1}}]}}', "got operator 0"),
     ],
 )
 def test_files_that_are_not_measurements(

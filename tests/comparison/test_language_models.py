@@ -13,9 +13,9 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.bounds import precision
-from jaxdelegate.comparison.language_model_text import language_model_summary
 from jaxdelegate.comparison.language_models import language_model_diff
 from jaxdelegate.comparison.litert_lm import Process, litert_lm_texts
+from jaxdelegate.comparison.text import language_model_summary
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.model.records import read_model
 from jaxdelegate.quant.params import Quantization

@@ -7,8 +7,8 @@ import pytest
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.evaluation.devices import open_on_devices
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
+from jaxdelegate.evaluation.model import open_on_devices
 from jaxdelegate.interpreter import Interpreter
 from tests.evaluation.test_model import model
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxdelegate.evaluation.errors import DataError
 from jaxdelegate.evaluation.files import (
+    DataError,
     LabeledImage,
     imagenet_images,
     list_images,

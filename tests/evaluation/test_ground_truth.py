@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.ground_truth import read_ground_truth_proto, read_instances
 
 DATA: dict[str, Any] = {

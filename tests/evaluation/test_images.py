@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.images import Preprocessing, central_square, decode, resize_bilinear
 from jaxdelegate.op_lowering.options import ResizeBilinearOptions
 from jaxdelegate.op_lowering.resize.reference import resize_bilinear as reference_resize

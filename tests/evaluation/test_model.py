@@ -9,7 +9,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import ModelError
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.model import ImageModel, open_image_model
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.op_lowering.options import ReducerOptions, ReshapeOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.pipeline import Decode, Outputs, Pipeline, Waits, _Pending
 
 SHAPE = (4, 1, 1, 3)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.results import (
     PartFile,
     Row,

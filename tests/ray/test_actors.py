@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.errors import InterpreterError
-from jaxdelegate.evaluation.errors import DataError
+from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.model import ImageModel
 from jaxdelegate.evaluation.pipeline import Batch, Times
 from jaxdelegate.ray.evaluation import RayBatches
