@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from jaxdelegate.analysis import advice_content
-from jaxdelegate.analysis.graph import Graph
+from jaxdelegate.analysis.planning import Graph
 from jaxdelegate.analysis.records import Finding, Sizes, SubgraphAnalysis
 from jaxdelegate.analysis.units import data, nodes
 from jaxdelegate.model.records import Model

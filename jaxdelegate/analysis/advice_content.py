@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jaxdelegate.analysis.graph import Graph
+from jaxdelegate.analysis.planning import Graph
 from jaxdelegate.analysis.records import Finding
 from jaxdelegate.analysis.units import data, nodes, operations, percent
 from jaxdelegate.model.records import Model, Tensor

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.analysis import advice, sizes
-from jaxdelegate.analysis.graph import Graph
-from jaxdelegate.analysis.planning import in_stock_interpreter, planned_graphs
+from jaxdelegate.analysis.planning import Graph, in_stock_interpreter, planned_graphs
 from jaxdelegate.analysis.records import (
     ModelAnalysis,
     OperatorAnalysis,

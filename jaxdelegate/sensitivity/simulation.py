@@ -10,7 +10,7 @@ computed once, and weights are not copied.
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -96,23 +96,28 @@ class Simulation:
 
     def deviation(self, samples: Sequence[Mapping[int, Any]], variants: Variants) -> Deviation:
         """The deviation for each variant alone."""
-        total, constants = len(variants), _constants(variants)
-        size = min(total, self._chunk())
+        total = len(variants)
+        fitting = max(1, _CHUNK_BYTES // max(1, *map(self._nbytes, self.steps)))
+        size = min(total, fitting)
         numbers = np.arange(-(-total // size) * size).reshape(-1, size)
         numbers = np.where(numbers < total, numbers, NOTHING)
-        program = functools.partial(self._one_at_a_time, variants)
-        with client.as_programs():
-            run, arguments = jax.jit(program), (self._arrays, constants)
-            rows = [
-                _joined([run(*arguments, self._values(sample), jnp.asarray(n)) for n in numbers])
-                for sample in samples
-            ]
-        deviation = functools.reduce(Deviation.__add__, rows)
+        deviation = self._summed(self._one_at_a_time, samples, variants, numbers)
         return Deviation(deviation.signal, deviation.noise[:total], deviation.changes[:total])
 
-    def _chunk(self) -> int:
-        """The number of variants that fit in memory at once."""
-        return max(1, _CHUNK_BYTES // max(1, *map(self._nbytes, self.steps)))
+    def _summed(
+        self,
+        program: Callable[..., tuple[jax.Array, ...]],
+        samples: Sequence[Mapping[int, Any]],
+        variants: Variants,
+        arguments: Iterable[np.ndarray],
+    ) -> Deviation:
+        """The sum over samples of a program's deviations for each of its last arguments."""
+        last = [*map(jnp.asarray, arguments)]
+        with client.as_programs():
+            run = jax.jit(functools.partial(program, variants))
+            first = (self._arrays, _constants(variants))
+            rows = [_joined([run(*first, self._values(s), x) for x in last]) for s in samples]
+        return functools.reduce(Deviation.__add__, rows)
 
     def _nbytes(self, step: LoweredOperator) -> int:
         tensors = (*step.operator.inputs, *step.operator.outputs)
@@ -158,11 +163,7 @@ class Simulation:
         """The deviation for each choice, a set of numbers of variants."""
         numbers = range(len(variants))
         chosen = np.array([[n in choice for n in numbers] for choice in ((), *choices)])
-        program = functools.partial(self._all_at_once, variants)
-        with client.as_programs():
-            run, arguments = jax.jit(program), (self._arrays, _constants(variants))
-            parts = [run(*arguments, self._values(s), jnp.asarray(chosen)) for s in samples]
-        return functools.reduce(Deviation.__add__, [_joined([row]) for row in parts])
+        return self._summed(self._all_at_once, samples, variants, [chosen])
 
     def _all_at_once(
         self,
