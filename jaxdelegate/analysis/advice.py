@@ -36,7 +36,6 @@ _SPECIFIC = re.compile(r"'[^']*'|\[[^]]*\]|\d+")  # names, shapes and numbers in
 
 
 def _unplannable(graph: Graph) -> Iterator[Finding]:
-    """A subgraph whose declared shapes are incompatible."""
     if graph.problem is not None:
         yield graph.finding(
             "no_plan",
@@ -154,7 +153,6 @@ def _is_dynamic(specs: Specs) -> bool:
 
 
 def _free_dimensions(graph: Graph) -> Iterator[Finding]:
-    """Inputs whose shape the caller chooses; each shape is compiled."""
     for index in graph.subgraph.inputs:
         tensor = graph.tensors[index]
         signature = tensor.shape_signature or ()
@@ -174,7 +172,6 @@ def _free_dimensions(graph: Graph) -> Iterator[Finding]:
 
 
 def _wrong_shapes(graph: Graph) -> Iterator[Finding]:
-    """Tensors whose declared shape differs from the propagated one."""
     if graph.problem is not None:
         return
     wrong = []
@@ -199,7 +196,6 @@ def _wrong_shapes(graph: Graph) -> Iterator[Finding]:
 
 
 def _quantized_modes(subgraph: SubgraphAnalysis) -> Iterator[Finding]:
-    """How much the other `quant_mode` would delegate."""
     other = subgraph.other_mode
     if other is None or not subgraph.operators:
         return

@@ -149,7 +149,6 @@ def _padding(graph: Graph, node: Node) -> float:
 
 
 def _channels(node: Node) -> tuple[int, int] | None:
-    """A product's input and output channels."""
     product = record_of(node.name).product
     if product is None or product.channels is None:
         return None

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,7 +136,6 @@ def _other_mode(
 
 
 def _is_quantized(model: Model) -> bool:
-    """Whether any tensor has integers with a scale."""
     return any(
         tensor.quantization is not None
         and tensor.quantization.scale.size > 0
@@ -147,10 +146,38 @@ def _is_quantized(model: Model) -> bool:
 
 
 def _with_costs(graphs: Sequence[Graph], delegate: SimpleDelegate | None) -> tuple[Graph, ...]:
-    costs = _Costs(graphs)
+    """Costs include those of called subgraphs, each of which is summed once."""
+
+    def costs(graph: Graph) -> tuple[Cost, ...]:
+        return tuple(
+            _REPLACED if node.index in graph.replaced else _cost(node, called)
+            for node in graph.nodes
+        )
+
+    @functools.cache
+    def called(subgraph: int) -> Work | None:
+        return _sum(costs(graphs[subgraph]))
+
     return tuple(
-        dataclasses.replace(graph, costs=costs.of(graph), in_floats=_in_floats(graph, delegate))
+        dataclasses.replace(graph, costs=costs(graph), in_floats=_in_floats(graph, delegate))
         for graph in graphs
+    )
+
+
+def _cost(node: Node, called: Callable[[int], Work | None]) -> Cost:
+    if node.is_constant:
+        return _FOLDED
+    operator = node.operator
+    return operator_cost(operator.name, operator.options, node.inputs, node.outputs, called)
+
+
+def _sum(costs: Sequence[Cost]) -> Work | None:
+    known = [cost for cost in costs if cost.flops is not None]
+    if costs and not known:
+        return None
+    note = "" if len(known) == len(costs) else "some operators of the subgraph are not counted"
+    return Work(
+        sum(cost.flops or 0 for cost in known), sum(cost.transcendentals for cost in known), note
     )
 
 
@@ -169,38 +196,6 @@ def _callers(model: Model) -> dict[int, list[tuple[int, int]]]:
             for _, callee in called_subgraphs(operator.options):
                 callers.setdefault(callee, []).append((subgraph.index, operator.index))
     return callers
-
-
-class _Costs:
-    """Costs of operators, including the subgraphs that they call; each subgraph is summed once."""
-
-    def __init__(self, graphs: Sequence[Graph]) -> None:
-        self._graphs = graphs
-        self._called = functools.cache(self._sum)
-
-    def of(self, graph: Graph) -> tuple[Cost, ...]:
-        replaced = graph.replaced
-        return tuple(_REPLACED if n.index in replaced else self._cost(n) for n in graph.nodes)
-
-    def _cost(self, node: Node) -> Cost:
-        if node.is_constant:
-            return _FOLDED
-        operator = node.operator
-        return operator_cost(
-            operator.name, operator.options, node.inputs, node.outputs, self._called
-        )
-
-    def _sum(self, subgraph: int) -> Work | None:
-        costs = self.of(self._graphs[subgraph])
-        known = [cost for cost in costs if cost.flops is not None]
-        if costs and not known:
-            return None
-        note = "" if len(known) == len(costs) else "some operators of the subgraph are not counted"
-        return Work(
-            sum(cost.flops or 0 for cost in known),
-            sum(cost.transcendentals for cost in known),
-            note,
-        )
 
 
 def _subgraph(

@@ -32,16 +32,7 @@ class InputRecord:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Timings:
-    """What was measured while the model ran."""
-
-    warmup: Stat  # the untimed runs; the first one is the first inference
-    inference: Stat  # the timed runs
-    throughput: Throughput | None = None  # several runs in flight; None: not requested
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchmarkReport(Timings):
+class BenchmarkReport:
     """One benchmark. Times are in microseconds. None: not requested, or without JaxDelegate."""
 
     name: str
@@ -58,6 +49,9 @@ class BenchmarkReport(Timings):
     startup_us: int  # creating the delegates, and starting jax's devices
     init_us: int  # reading, partitioning, compiling, moving weights, allocating tensors
     input_bytes: int  # the size of all inputs together
+    warmup: Stat  # the untimed runs; the first one is the first inference
+    inference: Stat  # the timed runs
+    throughput: Throughput | None  # several runs in flight; None: not requested
     footprint: Footprint  # growth of the process
     device_memory: DeviceMemory | None = None
     profile: Profile | None = None

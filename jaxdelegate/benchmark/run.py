@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import importlib.metadata
 import logging
@@ -30,9 +31,9 @@ from jaxdelegate.benchmark.memory import (
 from jaxdelegate.benchmark.op_profile import Profile, collect
 from jaxdelegate.benchmark.options import BenchmarkOptions, InputOptions
 from jaxdelegate.benchmark.peaks import DevicePeaks, measured_peaks
-from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord, Timings, result_lines
+from jaxdelegate.benchmark.results import BenchmarkReport, InputRecord, result_lines
 from jaxdelegate.benchmark.session import Session
-from jaxdelegate.benchmark.timing import Log, micros, overlapping_runs, timed_runs
+from jaxdelegate.benchmark.timing import Log, Throughput, micros, overlapping_runs, timed_runs
 from jaxdelegate.benchmark.work import OpTime
 from jaxdelegate.errors import DelegationError, InterpreterError, OptionError
 from jaxdelegate.measuring.inputs import InputLayer, InputSource, UniformValues, free_dimensions
@@ -81,8 +82,7 @@ def benchmark(
         arrays = run.inputs(ready.session)
         if before is not None:
             before(ready.session)
-        timings = run.timings(ready, arrays)
-    report = run.report(ready, arrays, timings, None if monitor is None else monitor.peak_mb)
+        report = run.report(ready, arrays, monitor)
     for line in result_lines(report):
         log(line)
     if after is not None:
@@ -210,7 +210,6 @@ class _Run:
             self._log(f"Going to apply {len(provided)} delegates one after another.")
 
     def _allocate(self, session: Session) -> None:
-        """Resize the inputs as the options say, then allocate."""
         options = self._options
         _resize(session, options)
         for line in () if options.input_layer else free_dimensions(session.inputs):
@@ -223,48 +222,45 @@ class _Run:
     def inputs(self, session: Session) -> list[np.ndarray]:
         return make_inputs(session.inputs, self._options.layers(), self._seed)
 
-    def timings(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> Timings:
+    def report(
+        self, ready: _Prepared, arrays: Sequence[np.ndarray], monitor: PeakMonitor | None
+    ) -> BenchmarkReport:
+        """Run the model and time it."""
         session, options, device = ready.session, self._options, ready.device
         placed = session.on_device(arrays, device) if options.device_inputs else arrays
         warmup = timed_runs(session, placed, options, warm=True, log=self._log)
         inference = timed_runs(session, placed, options, warm=False, log=self._log)
-        throughput = None
-        if options.inflight and not options.dry_run:
-            batch = options.batch_size or ready.batch
-            throughput = overlapping_runs(
-                lambda: session.start(arrays, device), options, batch=batch
-            )
-        return Timings(warmup=warmup, inference=inference, throughput=throughput)
-
-    def report(
-        self,
-        ready: _Prepared,
-        arrays: Sequence[np.ndarray],
-        timings: Timings,
-        sampled_mb: float | None,
-    ) -> BenchmarkReport:
-        session, device = ready.session, ready.device
+        throughput = self._throughput(ready, arrays)
         return BenchmarkReport(
-            name=self._options.benchmark_name,
+            name=options.benchmark_name,
             model=self._name,
             model_bytes=self._bytes,
             interpreter=session.host,
             signature=session.signature,
-            inputs=_input_records(session),
+            inputs=tuple(map(_input_record, session.inputs)),
             seed=self._seed,
-            batch=self._options.batch_size or ready.batch,
+            batch=options.batch_size or ready.batch,
             delegates=ready.delegates,
             platform=None if device is None else platform_of(device.platform),
             device=None if device is None else f"{device.device_kind} ({device})",
             startup_us=ready.startup_us,
             init_us=ready.init_us,
             input_bytes=sum(array.nbytes for array in arrays),
-            footprint=ready.footprint(sampled_mb),
+            warmup=warmup,
+            inference=inference,
+            throughput=throughput,
+            footprint=ready.footprint(None if monitor is None else monitor.peak_mb),
             device_memory=ready.device_memory(),
             flags=self._values.given(),
             versions=_versions(),
-            **vars(timings),
         )
+
+    def _throughput(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> Throughput | None:
+        options = self._options
+        if not options.inflight or options.dry_run:
+            return None
+        start = functools.partial(ready.session.start, arrays, ready.device)
+        return overlapping_runs(start, options, batch=options.batch_size or ready.batch)
 
     def profile(self, ready: _Prepared, arrays: Sequence[np.ndarray]) -> Profile | None:
         options = self._options
@@ -326,11 +322,8 @@ def make_inputs(
     return InputSource(inputs, UniformValues(), seed)()
 
 
-def _input_records(session: Session) -> tuple[InputRecord, ...]:
-    return tuple(
-        InputRecord(d["name"], tuple(int(n) for n in d["shape"]), np.dtype(d["dtype"]).name)
-        for d in session.inputs
-    )
+def _input_record(d: Mapping[str, Any]) -> InputRecord:
+    return InputRecord(d["name"], tuple(int(n) for n in d["shape"]), np.dtype(d["dtype"]).name)
 
 
 def _versions() -> dict[str, str]:

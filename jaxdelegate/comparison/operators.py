@@ -317,7 +317,6 @@ class _Explanations:
         return {i: y for i in operator.outputs if (y := runner.value(i)) is not None}
 
     def _is_quantized(self, tensors: Iterable[int]) -> bool:
-        """Whether any of the tensors is quantized."""
         known = self.model.subgraphs[0].tensors
         return any(known[i].spec().is_quantized for i in tensors if i >= 0)
 

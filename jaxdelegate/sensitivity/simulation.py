@@ -234,7 +234,6 @@ class Simulation:
 
 
 def _by_operator(variants: Variants) -> Mapping[int, Sequence[tuple[int, Variant]]]:
-    """Variants with their numbers, by the index of their operator."""
     numbered = collections.defaultdict[int, list[tuple[int, Variant]]](list)
     for number, variant in enumerate(variants):
         numbered[variant.operator].append((number, variant))
