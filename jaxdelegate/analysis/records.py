@@ -141,7 +141,7 @@ class Finding:
     kind: str  # the name of the rule, for example "partition_splits"
     subgraph: int
     operators: tuple[int, ...]  # the operators concerned; may be empty
-    message: str  # what was found, with numbers
+    message: str  # what it is, with numbers
     remedy: str  # what to do about it
     numbers: Mapping[str, float]  # the numbers of the message by name: bytes, operations, counts
 

@@ -113,8 +113,12 @@ class InputOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasuringOptions:
-    """What is measured besides the time of the runs."""
+class BenchmarkOptions(InputOptions, RunOptions):
+    """Options of one benchmark; names, defaults and meaning are those of TFLite's benchmark_model.
+
+    TFLite has no `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
+    `perfetto_trace`, `check_precision` and `measure_peaks`.
+    """
 
     enable_op_profiling: bool = _option(
         False, "Enable op profiling", "Report the time of every operator, in extra runs at the end."
@@ -140,25 +144,16 @@ class MeasuringOptions:
         "Measure the device's peak FLOP/s and bytes/s, for a roofline plot. Takes some seconds.",
     )
 
-    @property
-    def is_profiled(self) -> bool:
-        return self.enable_op_profiling or bool(self.perfetto_trace)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchmarkOptions(MeasuringOptions, InputOptions, RunOptions):
-    """Options of one benchmark; names, defaults and meaning are those of TFLite's benchmark_model.
-
-    TFLite has no `batch_size`, `device_inputs`, `inflight`, `seed`, `profile_runs`,
-    `perfetto_trace`, `check_precision` and `measure_peaks`.
-    """
-
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             least, value = field.metadata["least"], getattr(self, field.name)
             if least is not None and value < least:
                 raise OptionError(f"{field.name}: must be at least {least}, got {value}")
         self.layers()
+
+    @property
+    def is_profiled(self) -> bool:
+        return self.enable_op_profiling or bool(self.perfetto_trace)
 
 
 def benchmark_flags() -> tuple[Flag, ...]:

@@ -1,4 +1,4 @@
-"""What a comparison of a language model with a reference found: tokens, margins, the verdict."""
+"""The results of comparing a language model with a reference: tokens, margins, the verdict."""
 
 import dataclasses
 import os
@@ -108,7 +108,7 @@ class LanguageModelDiff:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Those of all answers."""
+        """The steps of all answers."""
         return tuple(step for answer in self.answers for step in answer.steps)
 
     @property

@@ -1,4 +1,4 @@
-"""Compares a delegate with a reference on random or given inputs: errors and latencies."""
+"""Compares a delegate with a reference on random inputs or those of files: errors, latencies."""
 
 import dataclasses
 import os

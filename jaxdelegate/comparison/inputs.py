@@ -21,7 +21,7 @@ from jaxdelegate.text import printable
 
 Details = Sequence[Mapping[str, Any]]
 
-# Integers of 32 and 64 bits are often indices or lengths, whose valid range must be found by trial.
+# Integers of 32 and 64 bits are often indices or lengths, whose valid range is known only by trial.
 # The first range is that of TFLite's benchmark tool.
 INDEX_RANGES = ((0, 99), (0, 9), (0, 1))
 

@@ -130,7 +130,7 @@ class _Comparison:
         return ids
 
     def answers(self, kind: str, texts: Sequence[str] | None) -> tuple[AnswerDiff, ...]:
-        """Those to all prompts.
+        """The answers to all prompts.
 
         Args:
             kind: the reference that computes logits.

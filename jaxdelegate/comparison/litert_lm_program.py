@@ -15,7 +15,7 @@ def texts(model: str, prompts: list[str], max_output_tokens: int) -> list[str]:
 
     litert_lm.set_min_log_severity(litert_lm.LogSeverity.ERROR)
     greedy = litert_lm.SamplerConfig(top_k=1)
-    found = []
+    answers = []
     with litert_lm.Engine(model, litert_lm.Backend.CPU(), cache_dir=":nocache") as engine:
         for prompt in prompts:
             with engine.create_session(  # one at a time: another one would wait for it
@@ -24,8 +24,8 @@ def texts(model: str, prompts: list[str], max_output_tokens: int) -> list[str]:
                 max_output_tokens=max_output_tokens,
             ) as session:
                 session.run_prefill([prompt])
-                found.append("".join(part.texts[0] for part in session.run_decode_async()))
-    return found
+                answers.append("".join(part.texts[0] for part in session.run_decode_async()))
+    return answers
 
 
 def main() -> None:
@@ -33,8 +33,8 @@ def main() -> None:
     result = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     version = importlib.metadata.version("litert-lm-api")
-    found = texts(**json.load(sys.stdin))
-    json.dump({"version": version, "texts": found}, result)
+    answers = texts(**json.load(sys.stdin))
+    json.dump({"version": version, "texts": answers}, result)
 
 
 if __name__ == "__main__":

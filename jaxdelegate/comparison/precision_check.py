@@ -162,8 +162,8 @@ class _CheckingKernel(JaxKernel):
         values = input_values(self.compiled.program, context)
         count = plural(len(node.nodes), "operator")
         with waiting(f"computing {count} in float32 and in reduced precision, each compiled once"):
-            found = error_probe.probe(
+            result = error_probe.probe(
                 self._lower, delegate.policy, values, delegate.device, delegate.error_bound
             )
-        delegate.probe_results.append(found)
+        delegate.probe_results.append(result)
         super().eval(context, node)

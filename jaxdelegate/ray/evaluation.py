@@ -197,7 +197,7 @@ class RayRunner:
         return {"num_cpus": cpus, "num_gpus": gpus}, actors or room
 
     def _gpus(self, available: float) -> float:
-        """Those of an actor, by default."""
+        """The GPUs of an actor, by default."""
         flags = self._flags
         platform = flags.get("jax_platform") or ("gpu" if flags.get("use_gpu") else "")
         is_other = platform or "use_xnnpack" in flags or flags.get("use_jax") is False
