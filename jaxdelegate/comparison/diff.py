@@ -78,21 +78,22 @@ def inference_diff(
     invocations_per_run: int = 1,
     inputs: InputSettings | None = None,
     bounds: Bounds | None = None,
-    per_layer: bool = False,
-    layer_runs: int = 1,
+    per_layer: int = 0,
 ) -> InferenceDiff:
     """Run a model with delegates and in a reference interpreter, and compare.
 
     `test` is the side under test, e.g. `delegated(model, [JaxDelegate()])`, `reference` a key of
     `sides.REFERENCES`. Each of `num_runs` sets of inputs (None: random ones) is run and timed
     `invocations_per_run` times, 3 in TFLite's tool; the outputs of the last run are compared.
-    `per_layer` also compares all intermediate tensors for `layer_runs` sets, in a program that
-    returns them all.
+    `per_layer` is the number of other sets (True: one) for which all intermediate tensors are
+    compared, too, in a program that returns them all.
 
     Raises:
         OptionError: a number of runs is less than 1.
     """
-    check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run, layer_runs=layer_runs)
+    check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run)
+    if per_layer:
+        check_counts(per_layer=per_layer)
     record, side = read_model(model), Reference(reference, model)
     bounds = (bounds or Bounds()).for_precision(is_reduced=test.is_reduced)
     settings = with_usable_indices(inputs or InputSettings(), model, reference)
@@ -108,7 +109,7 @@ def inference_diff(
     unset = [d for d in details if d["name"] not in settings.shapes]
     return dataclasses.replace(
         result,
-        layers=layer_errors(test, side, layer_runs, settings, bounds) if per_layer else None,
+        layers=layer_errors(test, side, per_layer, settings, bounds) if per_layer else None,
         operators=check(record, test, side, bounds, runs) if runs.differ else None,
         likenesses=whole(runs.got) if runs.differ else (),
         remarks=(*test.remarks, *free_dimensions(unset)),

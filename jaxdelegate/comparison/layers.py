@@ -136,7 +136,8 @@ class _Layers:
         self._alone: OperatorsAlone | None = None
         self._wrong = set[int]()  # operators
         self._skipped = set[int]()  # tensors
-        self._whole, self._local = dict[int, Comparer](), dict[int, Comparer]()
+        tensors = model.subgraphs[0].tensors
+        self._whole, self._local = ([comparer_for(t, bounds) for t in tensors] for _ in range(2))
 
     def add(self, arrays: Sequence[np.ndarray], got: Runner, want: Runner) -> None:
         """Run both sides on these inputs, and every operator on the reference's values."""
@@ -160,24 +161,22 @@ class _Layers:
 
     def _compare(
         self,
-        comparers: dict[int, Comparer],
+        comparers: Sequence[Comparer],
         operators: Sequence[Operator],
         results: Values,
         values: Values,
     ) -> None:
-        tensors = self._model.subgraphs[0].tensors
         for operator in operators:
             largest = read_by(operator, values)
             for index in operator.outputs:
-                if index not in results or index not in values:
-                    continue
-                if index not in comparers:
-                    comparers[index] = comparer_for(tensors[index], self._bounds)
-                comparers[index].add(results[index], values[index], largest)
+                if index in results and index in values:
+                    comparers[index].add(results[index], values[index], largest)
 
     def report(self) -> LayerReport:
-        whole = {i: comparer.result() for i, comparer in self._whole.items()}
-        local = {i: comparer.result() for i, comparer in self._local.items()}
+        whole, local = (
+            {i: comparer.result() for i, comparer in enumerate(comparers) if comparer.runs}
+            for comparers in (self._whole, self._local)
+        )
         wrong = {i for i, comparison in whole.items() if not comparison.agrees}
         delegated = None if self._alone is None else {o.index for o in self._alone.operators}
         layers = [

@@ -116,7 +116,7 @@ class Comparer:
         self._mismatch: str | None = None
         self._worst: Worst | None = None
         self._max_abs = 0.0
-        self._runs = 0
+        self.runs = 0
 
     def add(self, got: np.ndarray, want: np.ndarray, inputs_largest: float = 0.0) -> None:
         """Compare one run's arrays; for `inputs_largest` see `Bounds.limit`."""
@@ -133,7 +133,7 @@ class Comparer:
         else:
             with np.errstate(invalid="ignore", over="ignore"):  # signaling NaN, huge numbers
                 self._add_numbers(got, want, inputs_largest)
-        self._runs += 1
+        self.runs += 1
 
     def _add_numbers(self, got: np.ndarray, want: np.ndarray, inputs_largest: float) -> None:
         finite = np.isfinite(got) & np.isfinite(want)
@@ -177,7 +177,7 @@ class Comparer:
         where = np.unravel_index(int(np.argmax(error)), error.shape)
         self._max_abs = float(error[where])
         position = tuple(int(n) for n in where)
-        self._worst = Worst(self._runs, position, _number(got[where]), _number(want[where]))
+        self._worst = Worst(self.runs, position, _number(got[where]), _number(want[where]))
 
     def _add_to_histogram(self, got: np.ndarray, want: np.ndarray) -> None:
         end = HISTOGRAM_END
@@ -206,7 +206,7 @@ class Comparer:
             name=self._name,
             dtype=str(self._dtype),
             shape=self._shape,
-            runs=self._runs,
+            runs=self.runs,
             elements=counts["elements"],
             mean_abs=sums["error"] / max(counts["finite"], 1) if numbers else None,
             std_dev=float(means.std()) if numbers else None,

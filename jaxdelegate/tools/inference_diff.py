@@ -67,8 +67,8 @@ def _compared(values: flags.FlagValues) -> InferenceDiff:
         "bounds": comparison_flags.bounds(values),
     }
     if not values.against:
-        layers = {"per_layer": values.per_layer, "layer_runs": values.layer_runs}
-        return inference_diff(values.graph, test, **common, **layers)
+        per_layer = values.layer_runs if values.per_layer else 0
+        return inference_diff(values.graph, test, **common, per_layer=per_layer)
     if values.per_layer:
         raise OptionError(
             "against: the layers of two files are not compared: leave out --per_layer"

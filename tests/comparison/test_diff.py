@@ -148,7 +148,7 @@ def test_strings_are_equal() -> None:
     [
         ({"num_runs": 0}, "num_runs: must be at least 1, got 0"),
         ({"invocations_per_run": 0}, "invocations_per_run: must be at least 1"),
-        ({"layer_runs": 0}, "layer_runs: must be at least 1"),
+        ({"per_layer": -1}, "per_layer: must be at least 1"),
         ({"reference": "tflite"}, "reference: expected one of numpy, litert_ref.* got 'tflite'"),
     ],
 )

@@ -271,7 +271,7 @@ def test_the_manual_names_flags_that_exist(capsys: pytest.CaptureFixture[str]) -
     page = (Path(__file__).parents[2] / "docs/inference_diff.md").read_text()
     manual = page.partition("## Plots")[0]
     known = ""
-    for name in ("inference_diff", "bisect", "benchmark_model"):
+    for name in ("inference_diff", "bisect", "benchmark_performance_options"):
         assert main([name, "--helpfull"]) == 0
         known += capsys.readouterr().out
     flags = set(re.findall(r"--([a-z_]+[a-z])\b", manual))
