@@ -234,7 +234,7 @@ class _Prober:
         operators = check(record, test, self._reference, self._bounds, runs)
         of = precision(record, is_reduced=test.is_reduced)
         whole = EndToEnd(record, test, self._reference, runs, of)
-        alike = whole(runs.got)
+        alike = whole()
         if alike and not operators.wrong:
             self.whole = whole
             self._known.clear()
@@ -256,7 +256,7 @@ class _Prober:
         if first == _NOWHERE and any(test.nodes(d) for d in test.own_delegates()):
             raise OptionError(f"{test.name}: the delegate ignores first_delegate_node_index")
         whole = self.whole
-        alike = () if whole is None else whole([got[i] for i in whole.runs.numbers])
+        alike = () if whole is None else whole([got[run.number] for run in whole.runs.kept])
         return Probe(first, last, self._compared(got).compared, likenesses=alike)
 
     def _outputs(self, test: Test) -> list[Arrays]:

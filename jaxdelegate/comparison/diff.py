@@ -85,8 +85,8 @@ def inference_diff(
     `test` is the side under test, e.g. `delegated(model, [JaxDelegate()])`, `reference` a key of
     `sides.REFERENCES`. Each of `num_runs` sets of inputs (None: random ones) is run and timed
     `invocations_per_run` times, 3 in TFLite's tool; the outputs of the last run are compared.
-    `per_layer` is the number of other sets (True: one) for which all intermediate tensors are
-    compared, too, in a program that returns them all.
+    For `per_layer` of these sets (True: one) all intermediate tensors are compared, too, in a
+    program that returns them all.
 
     Raises:
         OptionError: a number of runs is less than 1.
@@ -111,7 +111,7 @@ def inference_diff(
         result,
         layers=layer_errors(test, side, per_layer, settings, bounds) if per_layer else None,
         operators=check(record, test, side, bounds, runs) if runs.differ else None,
-        likenesses=whole(runs.got) if runs.differ else (),
+        likenesses=whole() if runs.differ else (),
         remarks=(*test.remarks, *free_dimensions(unset)),
     )
 

@@ -60,7 +60,7 @@ def file_diff(
     both.run(settings.source(details), num_runs, invocations_per_run)
     return dataclasses.replace(
         both.result(model, reference, settings.seed),
-        likenesses=EndToEnd(pair.other, test, side, runs, of)(runs.got),
+        likenesses=EndToEnd(pair.other, test, side, runs, of)(),
         remarks=test.remarks,
         against=name_of(against),
     )

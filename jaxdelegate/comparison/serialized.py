@@ -6,6 +6,7 @@ from jaxdelegate import protos
 from jaxdelegate.comparison.answers import AnswerDiff, LanguageModelDiff, Step
 from jaxdelegate.comparison.bisect import Bisection
 from jaxdelegate.comparison.diff import InferenceDiff
+from jaxdelegate.comparison.layers import LayerReport
 from jaxdelegate.comparison.metrics import TensorComparison
 from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.version import __version__
@@ -13,6 +14,7 @@ from jaxdelegate.version import __version__
 # Properties that are written like fields.
 _DERIVED: Derived = {
     TensorComparison: ("agrees",),
+    InferenceDiff: ("agrees", "is_healthy"),
     LanguageModelDiff: (
         "agrees",
         "is_healthy",
@@ -27,36 +29,27 @@ _DERIVED: Derived = {
 }
 
 
-def _record(tool: str, result: Any) -> dict[str, Any]:
-    return {"tool": tool, "version": __version__, **plain(result, derived=_DERIVED)}
+def record(result: InferenceDiff | Bisection | LanguageModelDiff) -> dict[str, Any]:
+    """The dataclasses' fields as JSON types, the verdicts, the first divergence of layers."""
+    tool = "bisect" if isinstance(result, Bisection) else "inference_diff"
+    fields = plain(result, derived=_DERIVED)
+    if isinstance(result, InferenceDiff):
+        fields["first_divergence"] = result.layers and _divergence(result.layers)
+    return {"tool": tool, "version": __version__, **fields}
 
 
-def diff_record(result: InferenceDiff) -> dict[str, Any]:
-    """The dataclasses' fields as JSON types, the verdicts, the first divergence."""
-    record = _record("inference_diff", result)
-    record["agrees"], record["is_healthy"] = result.agrees, result.is_healthy
-    divergence = result.layers.first_divergence() if result.layers else None
-    record["first_divergence"] = None
-    if divergence is not None:
-        layer = divergence.layer
-        record["first_divergence"] = {
-            "kind": divergence.kind,
-            "node": layer.node,
-            "operator": layer.operator,
-            "tensor": layer.tensor.name,
-            "message": str(divergence),
-        }
-    return record
-
-
-def bisect_record(result: Bisection) -> dict[str, Any]:
-    """The result of a search as JSON types; the keys are the dataclasses' fields."""
-    return _record("bisect", result)
-
-
-def language_model_record(result: LanguageModelDiff) -> dict[str, Any]:
-    """The dataclasses' fields as JSON types, and the verdicts."""
-    return _record("inference_diff", result)
+def _divergence(layers: LayerReport) -> dict[str, Any] | None:
+    divergence = layers.first_divergence()
+    if divergence is None:
+        return None
+    layer = divergence.layer
+    return {
+        "kind": divergence.kind,
+        "node": layer.node,
+        "operator": layer.operator,
+        "tensor": layer.tensor.name,
+        "message": str(divergence),
+    }
 
 
 def stage_metrics(result: InferenceDiff) -> bytes:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from jaxdelegate.comparison.bounds import Bounds, Precision
 from jaxdelegate.comparison.figures import Likeness, Rows, figures
@@ -15,15 +16,19 @@ from jaxdelegate.model.records import Model
 _RUNS = 10  # enough to measure how alike outputs are
 
 
+class Run(NamedTuple):
+    number: int  # from 0
+    arrays: Arrays  # the inputs of both sides
+    got: Arrays  # the outputs of the test
+    want: Arrays  # the outputs of the reference
+
+
 class Runs:
     """Compares the outputs of both sides over all runs, and keeps the runs that a verdict needs.
 
     Attributes:
         outputs: the comparison of each output over the runs so far.
-        arrays: the inputs of the first runs, and of the first one that is out of bounds.
-        got: the outputs of the test in these runs.
-        want: those of the reference.
-        numbers: which runs these are, from 0.
+        kept: the first runs, and the first one that is out of bounds.
         count: the number of all runs.
         differing: the inputs of the first run out of bounds, and of the one that differs most,
             in which operators are checked.
@@ -33,9 +38,7 @@ class Runs:
         """`comparers` are of the reference's outputs; `random` are tensors that may differ."""
         self._comparers, self.random = comparers, random
         self.outputs: tuple[TensorComparison, ...] = ()
-        self.arrays, self.got, self.want = list[Arrays](), list[Arrays](), list[Arrays]()
-        self.numbers = list[int]()
-        self.differing = list[Arrays]()
+        self.kept, self.differing = list[Run](), list[Arrays]()
         self.count, self._largest = 0, 0.0
 
     @property
@@ -53,11 +56,8 @@ class Runs:
             comparer.add(g, w)
         self.outputs = tuple(comparer.result() for comparer in self._comparers)
         is_first = self.differ and not self.differing
-        if is_first or len(self.arrays) < _RUNS:
-            self.arrays.append(arrays)
-            self.got.append(got)
-            self.want.append(want)
-            self.numbers.append(self.count)
+        if is_first or len(self.kept) < _RUNS:
+            self.kept.append(Run(self.count, arrays, got, want))
         if is_first:
             self.differing.append(arrays)
         errors = (output.relative_to_largest for output in self.compared)
@@ -92,9 +92,10 @@ class EndToEnd:
     runs: Runs
     of: Precision
 
-    def __call__(self, got: Rows) -> tuple[Likeness, ...]:
-        """Compare the outputs of the runs that were kept."""
-        main, want = self.record.subgraphs[0], self.runs.want
+    def __call__(self, got: Rows | None = None) -> tuple[Likeness, ...]:
+        """Compare the test's outputs in the runs that were kept, or others for their inputs."""
+        main, want = self.record.subgraphs[0], [run.want for run in self.runs.kept]
+        got = [run.got for run in self.runs.kept] if got is None else got
         names = [main.tensors[i].name for i in main.outputs]
         return tuple(
             figure.likeness(names, got, want, self._others, self._rounded, self.of)
@@ -115,6 +116,6 @@ class EndToEnd:
     def _rows(self, reference: Reference) -> Rows:
         """A reference's outputs; empty if it cannot run the model."""
         try:
-            return reference.runner().all(self.runs.arrays)
+            return reference.runner().all(run.arrays for run in self.runs.kept)
         except (InterpreterError, ModelError):
             return ()

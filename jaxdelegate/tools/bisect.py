@@ -4,7 +4,7 @@ from absl import flags
 
 from jaxdelegate.comparison import text
 from jaxdelegate.comparison.bisect import bisect
-from jaxdelegate.comparison.serialized import bisect_record
+from jaxdelegate.comparison.serialized import record
 from jaxdelegate.comparison.sides import Test
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
@@ -47,5 +47,5 @@ def run(values: flags.FlagValues) -> int:
     )
     print(wrapped(text.bisection(result, values.reference)))
     if values.result_json:
-        write_json(values.result_json, bisect_record(result))
+        write_json(values.result_json, record(result))
     return 0 if result.verdict in ("agrees", "rounding") else _FOUND

@@ -9,7 +9,7 @@ from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
 from jaxdelegate.comparison.files import file_diff
 from jaxdelegate.comparison.language_models import has_language_model
 from jaxdelegate.comparison.page import page
-from jaxdelegate.comparison.serialized import diff_record, stage_metrics
+from jaxdelegate.comparison.serialized import record, stage_metrics
 from jaxdelegate.comparison.text import summary
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
@@ -49,7 +49,7 @@ def run(values: flags.FlagValues) -> int:
     result = _compared(values)
     print(wrapped(summary(result, values.top)))
     if values.result_json:
-        write_json(values.result_json, diff_record(result))
+        write_json(values.result_json, record(result))
     if values.output_file_path:
         Path(values.output_file_path).write_bytes(stage_metrics(result))
     if values.result_html:

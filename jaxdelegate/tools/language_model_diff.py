@@ -8,7 +8,7 @@ from absl import flags
 from jaxdelegate.comparison.language_models import LANGUAGE_MODEL_REFERENCES as REFERENCES
 from jaxdelegate.comparison.language_models import PROMPTS, language_model_diff
 from jaxdelegate.comparison.litert_lm import LITERT_LM, Process
-from jaxdelegate.comparison.serialized import language_model_record
+from jaxdelegate.comparison.serialized import record
 from jaxdelegate.comparison.text import language_model_summary
 from jaxdelegate.errors import OptionError
 from jaxdelegate.providers.parsing import Flag
@@ -49,7 +49,7 @@ def is_healthy(values: flags.FlagValues) -> bool:
     )
     print(wrapped(language_model_summary(result)))
     if values.result_json:
-        write_json(values.result_json, language_model_record(result))
+        write_json(values.result_json, record(result))
     return result.is_healthy
 
 

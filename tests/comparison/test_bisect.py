@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import jaxdelegate as jd
 from jaxdelegate.comparison.bisect import Bisection, bisect, ddmin, minimal_range
-from jaxdelegate.comparison.serialized import bisect_record
+from jaxdelegate.comparison.serialized import record
 from jaxdelegate.comparison.sides import Test, delegated
 from jaxdelegate.comparison.text import bisection
 from jaxdelegate.op_lowering.options import CastOptions
@@ -99,7 +99,7 @@ def test_one_culprit(
     text = bisection(found, reference)
     assert f"Culprit: node #{node} {operator} -> {tensor!r}" in text
     assert f"--first_delegate_node_index={node} --last_delegate_node_index={node}" in text
-    assert bisect_record(found)["culprits"][0]["nodes"][0]["outputs"] == [tensor]
+    assert record(found)["culprits"][0]["nodes"][0]["outputs"] == [tensor]
 
 
 def test_two_independent_culprits(network: bytes, break_rule: Any) -> None:

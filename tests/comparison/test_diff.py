@@ -16,7 +16,7 @@ from jaxdelegate.comparison.bounds import Bounds
 from jaxdelegate.comparison.diff import InferenceDiff, inference_diff
 from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
 from jaxdelegate.comparison.page import page
-from jaxdelegate.comparison.serialized import diff_record, stage_metrics
+from jaxdelegate.comparison.serialized import record, stage_metrics
 from jaxdelegate.comparison.sides import REFERENCES, delegated
 from jaxdelegate.comparison.text import summary, verdict
 from jaxdelegate.op_lowering.options import GatherOptions
@@ -191,20 +191,20 @@ def test_the_text_starts_with_the_verdict_and_like_tflites(wrong: InferenceDiff)
 
 
 def test_json_has_the_same_figures(wrong: InferenceDiff, tmp_path: Path) -> None:
-    write_json(str(tmp_path / "r.json"), diff_record(wrong))
-    record = json.loads((tmp_path / "r.json").read_text())
-    assert (record["tool"], record["version"]) == ("inference_diff", jd.__version__)
-    assert (record["agrees"], record["num_runs"], record["seed"]) == (False, 2, 5)
-    output, want = record["outputs"][0], wrong.outputs[0]
+    write_json(str(tmp_path / "r.json"), record(wrong))
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert (written["tool"], written["version"]) == ("inference_diff", jd.__version__)
+    assert (written["agrees"], written["num_runs"], written["seed"]) == (False, 2, 5)
+    output, want = written["outputs"][0], wrong.outputs[0]
     for name in ("name", "mean_abs", "max_abs", "cosine", "snr_db", "exceeding", "agrees"):
         assert output[name] == getattr(want, name)
     assert want.worst is not None
     assert output["worst"]["position"] == list(want.worst.position)
     assert output["worst"]["got"] == want.worst.got
-    layers = record["layers"]["layers"]
+    layers = written["layers"]["layers"]
     assert [row["operator"] for row in layers][-2:] == ["AVERAGE_POOL_2D", "SOFTMAX"]
     assert [row["local"]["agrees"] for row in layers] == [True, True, True, False, True]
-    first = record["first_divergence"]
+    first = written["first_divergence"]
     assert (first["kind"], first["node"], first["tensor"]) == ("operator", 3, "pool")
 
 

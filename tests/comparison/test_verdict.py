@@ -25,7 +25,7 @@ from jaxdelegate.comparison.figures import (
 )
 from jaxdelegate.comparison.page import page
 from jaxdelegate.comparison.rounding import rounded_file
-from jaxdelegate.comparison.serialized import diff_record
+from jaxdelegate.comparison.serialized import record
 from jaxdelegate.comparison.sides import Runner, Test, delegated
 from jaxdelegate.comparison.text import bisection, summary
 from jaxdelegate.compile.precision_policy import emulated_policy
@@ -176,7 +176,7 @@ def test_rounding_is_reported() -> None:
     assert "each of the 2 operators is right" in text
     assert "Right as a whole: relative RMS error of 'z': " in text
     assert '<body class="healthy">' in page(result)
-    assert diff_record(result)["likenesses"][0]["figure"] == "relative RMS error"
+    assert record(result)["likenesses"][0]["figure"] == "relative RMS error"
 
 
 def test_the_named_reference_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
