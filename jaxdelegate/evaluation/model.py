@@ -19,8 +19,9 @@ from jaxdelegate.digests import fingerprint
 from jaxdelegate.errors import InterpreterError, JaxDelegateError
 from jaxdelegate.evaluation.files import DataError, StrPath
 from jaxdelegate.evaluation.images import INPUT_TYPES, Preprocessing
-from jaxdelegate.evaluation.pipeline import Outputs, Start
+from jaxdelegate.evaluation.pipeline import BatchSource, Outputs, Pipeline, Start
 from jaxdelegate.interpreter import Interpreter
+from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.text import printable
 
 _TOLERANCE = 1e-3  # between a batch and a single image, relative to the largest output
@@ -51,6 +52,22 @@ class ImageModel:
 
     def preprocessing(self, crop_fraction: float | None) -> Preprocessing:
         return Preprocessing(*self.input_shape[1:3], self.dtype, crop_fraction)
+
+    def batches(
+        self, crop_fraction: float | None, decode_threads: int | None, start: Start | None = None
+    ) -> BatchSource:
+        """What decodes images, crops them and runs the model on them.
+
+        `decode_threads` of None are one for each CPU; `start` replaces the method of that name.
+        """
+        return Pipeline(
+            self.preprocessing(crop_fraction),
+            start or self.start,
+            input_shape=self.input_shape,
+            dtype=self.dtype,
+            workers=decode_threads or core_count(),
+            in_flight=self.in_flight,
+        )
 
     def invoke(self, images: np.ndarray) -> Outputs:
         """Run images [B, H, W, 3]; returns all outputs in the model's order."""
@@ -260,7 +277,7 @@ def open_on_devices(
     ]
     models = [first, *(other.result() for other in others)]
     return ModelOnDevices(
-        **{f.name: getattr(first, f.name) for f in dataclasses.fields(first)}
+        **vars(first)
         | {"in_flight": sum(model.in_flight for model in models), "devices": len(models)},
         starts=itertools.cycle(map(_start, models, threads)),
     )

@@ -12,7 +12,7 @@ from jaxdelegate import protos
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.files import DataError, StrPath
 from jaxdelegate.evaluation.model import ImageModel, open_interpreter, open_on_devices
-from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Outputs, Pipeline, Waits
+from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Outputs, Waits
 from jaxdelegate.evaluation.results import (
     PartFile,
     Row,
@@ -20,7 +20,6 @@ from jaxdelegate.evaluation.results import (
     identity,
     write_results,
 )
-from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.measuring.stats import Latency
 
 
@@ -30,10 +29,6 @@ class Runner(Protocol):
     def open(self, path: StrPath, *, batch_size: int, num_outputs: int) -> ImageModel:
         """`open_image_model` without an interpreter: the model runs elsewhere."""
         ...
-
-    def batches(
-        self, model: ImageModel, crop_fraction: float | None, decode_threads: int | None
-    ) -> BatchSource: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,7 +167,7 @@ def open_to_run(
 def run_images(task: Task, model: ImageModel, folder: StrPath, settings: RunSettings) -> ImageRun:
     """Run every image of a task; the rows of damaged images have an error."""
     paths = [Path(folder, name) for name in task.names]
-    pipeline = _batches(task, model, settings)
+    pipeline = model.batches(task.crop_fraction, settings.decode_threads)
     if settings.results_path is None:
         rows: list[Row] = []
         _collect(pipeline, task, paths, rows, rows.extend)
@@ -192,19 +187,6 @@ def run_images(task: Task, model: ImageModel, folder: StrPath, settings: RunSett
     if not run.good:
         raise DataError(f"none of {len(rows)} images could be used; the first: {run.skipped[0]}")
     return run
-
-
-def _batches(task: Task, model: ImageModel, settings: RunSettings) -> BatchSource:
-    if settings.runner is not None:
-        return settings.runner.batches(model, task.crop_fraction, settings.decode_threads)
-    return Pipeline(
-        model.preprocessing(task.crop_fraction),
-        model.start,
-        input_shape=model.input_shape,
-        dtype=model.dtype,
-        workers=settings.decode_threads or core_count(),
-        in_flight=model.in_flight,
-    )
 
 
 def _collect_on_disk(

@@ -18,7 +18,7 @@ from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, OptionError
 from jaxdelegate.evaluation.files import DataError
 from jaxdelegate.evaluation.model import ImageModel, open_image_model
-from jaxdelegate.evaluation.pipeline import Batch, Outputs, Pipeline, Times, Waits
+from jaxdelegate.evaluation.pipeline import Batch, Outputs, Start, Times, Waits
 from jaxdelegate.optional import optional_module
 from jaxdelegate.ray.resources import Resources, assigned_resources
 
@@ -62,13 +62,8 @@ class ImageActor:
                 waited = time.perf_counter() - begun
                 return model.start(images)
 
-        pipeline = Pipeline(
-            model.preprocessing(crop_fraction),
-            start,
-            input_shape=model.input_shape,
-            dtype=model.dtype,
-            workers=decode_threads or max(1, int(self._resources.cpus)),
-        )
+        workers = decode_threads or max(1, int(self._resources.cpus))
+        pipeline = model.batches(crop_fraction, workers, start)
         (batch,) = pipeline.run(paths)
         times, images = pipeline.times, len(pipeline.times.invoke)
         times.invoke = [seconds - waited / images for seconds in times.invoke]
@@ -126,7 +121,6 @@ class RayRunner:
         if gpus is not None and not 0 <= gpus <= 1:
             raise OptionError(f"gpus: an actor uses at most one GPU, got {gpus}")
         self._ray, self._flags = optional_module("ray", "ray"), dict(flags)
-        self._batches: RayBatches | None = None
         self._owns_ray = not self._ray.is_initialized()
         if self._owns_ray:
             self._join(address)
@@ -149,23 +143,11 @@ class RayRunner:
         expected = {"batch_size": batch_size, "num_outputs": num_outputs}
         arguments = os.path.abspath(path), self._flags
         actors = [actor_class.remote(*arguments, **expected) for _ in range(self._count)]
-        self._batches = RayBatches(self._ray, actors)
-        return self._batches.model
-
-    def batches(
-        self,
-        model: ImageModel,  # noqa: ARG002 (the actors have it)
-        crop_fraction: float | None,
-        decode_threads: int | None,
-    ) -> "RayBatches":
-        if self._batches is None:
-            raise OptionError("open the model before its batches")
-        self._batches.arguments = crop_fraction, decode_threads
-        return self._batches
+        source = RayBatches(self._ray, actors)
+        return RayModel(**vars(source.model), source=source)
 
     def close(self) -> None:
-        """Stop the actors, and Ray if it was started for this run."""
-        self._batches = None  # Ray stops actors that nothing refers to, after their tasks
+        """Stop Ray if it was started for this run; it stops actors that nothing refers to."""
         if self._owns_ray:
             self._ray.shutdown()
 
@@ -202,6 +184,22 @@ class RayRunner:
         platform = flags.get("jax_platform") or ("gpu" if flags.get("use_gpu") else "")
         is_other = platform or "use_xnnpack" in flags or flags.get("use_jax") is False
         return 1.0 if platform == "gpu" or (available and not is_other) else 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayModel(ImageModel):
+    """A model that actors have opened."""
+
+    source: "RayBatches"
+
+    def batches(
+        self,
+        crop_fraction: float | None,
+        decode_threads: int | None,
+        start: Start | None = None,  # noqa: ARG002 (the actors start batches)
+    ) -> "RayBatches":
+        self.source.arguments = crop_fraction, decode_threads
+        return self.source
 
 
 class RayBatches:
