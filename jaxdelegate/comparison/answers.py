@@ -10,19 +10,13 @@ from jaxdelegate.comparison.bounds import LOG_PROBABILITIES, MOST, Precision, al
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The next token of both, after the same tokens.
+    """The next token of both, after the same tokens."""
 
-    Attributes:
-        token: the engine's.
-        expected: the reference's.
-        best: the most likely one by the reference's logits.
-        own: the engine's logarithms of the probabilities of `token` and of `expected`.
-        reference: the reference's.
-    """
-
-    token: int
-    expected: int
-    best: int
+    token: int  # the engine's
+    expected: int  # the reference's
+    best: int  # the most likely one by the reference's logits
+    # The logarithms of the probabilities of `token` and of `expected`: the engine's, the
+    # reference's.
     own: tuple[float, float]
     reference: tuple[float, float]
 
@@ -47,23 +41,14 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class AnswerDiff:
-    """The greedy answers to a prompt.
-
-    Attributes:
-        prompt: its text.
-        text: the engine's answer.
-        expected_text: the reference's.
-        tokens: the engine's, without a stop token.
-        expected_tokens: the reference's, without a stop token.
-        steps: for each of these the engine's next token; if it is known, also for the stop token.
-    """
+    """The greedy answers to a prompt: the engine's, and the expected one of the reference."""
 
     prompt: str
     text: str
     expected_text: str
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...]  # without a stop token, like the expected ones
     expected_tokens: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # for each expected token; if it is known, also for the stop token
 
     @property
     def divergence(self) -> int | None:
@@ -77,27 +62,17 @@ class AnswerDiff:
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelDiff:
-    """The comparison of a language model with a reference.
+    """The comparison of a language model with a reference."""
 
-    Attributes:
-        model: the bundle.
-        platform: where the engine ran.
-        reference: what it was compared with.
-        reference_version: of LiteRT-LM, if that is the reference.
-        against: the bundle that the reference ran instead of the model; None: none.
-        precision: what both compute in; the less precise one of two bundles.
-        answers: one for each prompt.
-        noise: the largest difference between LiteRT's other kernels and the reference, as
-            `difference`; None: not measured, because rounding explains everything.
-    """
-
-    model: str
-    platform: str
-    reference: str
-    reference_version: str | None
-    against: str | None
-    precision: Precision
-    answers: tuple[AnswerDiff, ...]
+    model: str  # the bundle
+    platform: str  # where the engine ran
+    reference: str  # what it was compared with
+    reference_version: str | None  # LiteRT-LM's, if that is the reference
+    against: str | None  # the bundle that the reference ran instead of the model; None: none
+    precision: Precision  # what both compute in; the less precise one of two bundles
+    answers: tuple[AnswerDiff, ...]  # one for each prompt
+    # The largest difference between LiteRT's other kernels and the reference, as `difference`;
+    # None: not measured, because rounding explains everything.
     noise: float | None = None
 
     @property

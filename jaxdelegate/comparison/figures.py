@@ -43,18 +43,12 @@ class Likeness:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """Measures some outputs.
+    """Measures some outputs."""
 
-    Attributes:
-        name: for people, and in `bounds.LOSSES`.
-        loss: by the outputs of both sides in each run, the reference's second, and by the
-            precision.
-        positions: of the outputs among the model's.
-    """
-
-    name: str
+    name: str  # for people, and in `bounds.LOSSES`
+    # From the outputs of both sides in each run, the reference's second, and the precision.
     loss: Callable[[Rows, Rows, Precision], float]
-    positions: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()  # the positions of the outputs among the model's
 
     def at(self, *positions: int) -> "Figure":
         return dataclasses.replace(self, positions=positions)

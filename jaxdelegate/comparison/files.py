@@ -68,17 +68,11 @@ def file_diff(
 
 @dataclasses.dataclass(frozen=True)
 class FilePair:
-    """The main subgraphs of a tested file and of the one that it is compared with.
-
-    Attributes:
-        tested: the file under test.
-        other: the file that has the expected results.
-        inputs: for each input of `other`, the position of the tested file's.
-        outputs: for each output of `other`, the position of the tested file's.
-    """
+    """The main subgraphs of a tested file and of the one that it is compared with."""
 
     tested: Model
-    other: Model
+    other: Model  # has the expected results
+    # For each input and output of `other`, the position of the tested file's.
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 

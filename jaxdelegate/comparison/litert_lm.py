@@ -21,28 +21,18 @@ _PROGRAM = Path(__file__).with_name("litert_lm_program.py")
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """LiteRT-LM's answers.
+    """LiteRT-LM's answers."""
 
-    Attributes:
-        version: of LiteRT-LM.
-        texts: what follows each prompt.
-    """
-
-    version: str
-    texts: list[str]
+    version: str  # LiteRT-LM's
+    texts: list[str]  # what follows each prompt
 
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """The process of LiteRT-LM.
+    """The process of LiteRT-LM."""
 
-    Attributes:
-        python: the Python that has litert_lm; None: this one.
-        timeout_s: the most seconds that it may take.
-    """
-
-    python: str | None = None
-    timeout_s: float = 600
+    python: str | None = None  # the Python that has litert_lm; None: this one
+    timeout_s: float = 600  # the most seconds that it may take
 
 
 def litert_lm_texts(

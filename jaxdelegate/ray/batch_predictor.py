@@ -30,58 +30,48 @@ _LOGGER = logging.getLogger("jaxdelegate")
 _MAX_NAMED_ROWS = 10  # in an error
 _ROW_ERRORS = (InterpreterError, TensorError, GenerationError)  # may be those of some rows only
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100]
-# Ray adds the prefix `ray_` to the names; Prometheus's exporter adds `_total` to those of counters.
-_METRICS = {
-    "rows": "Rows that were predicted.",
-    "rows_skipped": "Rows that were skipped because of an error.",
-    "input_tokens": "Tokens that a language model read.",
-    "rows_padded": "Rows that were computed only to fill a batch.",
-    "batches": "Batches that were predicted.",
-    "input_wait_seconds": "Time between two batches, in which the device was idle.",
-    "device_seconds": "Time to run a batch and wait for it.",
-}
 
 OnError = Literal["raise", "skip"]
 T = TypeVar("T")  # the inputs of a batch
 
 
+def _metric(default: float, text: str) -> Any:
+    """A field that is one of Ray's metrics, with this description."""
+    return dataclasses.field(default=default, metadata={"description": text})
+
+
 @dataclasses.dataclass
 class PredictorStats:
-    """The counts and times of one Predictor.
+    """The counts and times of one Predictor."""
 
-    Attributes:
-        rows: rows that it predicted.
-        rows_skipped: rows that it skipped because of an error.
-        rows_padded: rows that were computed only to fill a batch.
-        input_tokens: tokens of these rows, if the model reads text.
-        batches: calls.
-        input_wait_seconds: time between calls, in which the device waited for rows.
-        device_seconds: time in which the model was run and waited for.
-        open_seconds: time in which the model was read and programs were compiled or loaded.
-        programs_loaded: programs read from the cache directory.
-        programs_stored: programs compiled and stored there.
-    """
-
-    rows: int = 0
-    rows_skipped: int = 0
-    rows_padded: int = 0
-    input_tokens: int = 0
-    batches: int = 0
-    input_wait_seconds: float = 0.0
-    device_seconds: float = 0.0
-    open_seconds: float = 0.0
-    programs_loaded: int = 0
-    programs_stored: int = 0
+    rows: int = _metric(0, "Rows that were predicted.")
+    rows_skipped: int = _metric(0, "Rows that were skipped because of an error.")
+    rows_padded: int = _metric(0, "Rows that were computed only to fill a batch.")
+    input_tokens: int = _metric(0, "Tokens that a language model read.")
+    batches: int = _metric(0, "Batches that were predicted.")
+    input_wait_seconds: float = _metric(
+        0.0, "Time between two batches, in which the device was idle."
+    )
+    device_seconds: float = _metric(0.0, "Time to run a batch and wait for it.")
+    open_seconds: float = 0.0  # in which the model was read and programs compiled or loaded
+    programs_loaded: int = 0  # from the cache directory
+    programs_stored: int = 0  # compiled, and stored there
 
 
 def _ray_metrics(model: str) -> dict[str, Callable[[float], None]]:
-    """What adds to Ray's metrics `jaxdelegate_<name>`, tagged with the model."""
+    """What adds to Ray's metrics `jaxdelegate_<name>`, tagged with the model.
+
+    Ray adds the prefix `ray_`; Prometheus's exporter adds `_total` to the names of counters.
+    """
     if running_ray() is None:
         return {}
     module = optional_module("ray.util.metrics", "ray")
     metrics = dict[str, Callable[[float], None]]()
-    for name, text in _METRICS.items():
-        more: dict[str, Any] = {"description": text, "tag_keys": ("model",)}
+    for field in dataclasses.fields(PredictorStats):
+        if not field.metadata:
+            continue
+        name = field.name
+        more: dict[str, Any] = {**field.metadata, "tag_keys": ("model",)}
         if name.endswith("_seconds"):
             add = module.Histogram(f"jaxdelegate_{name}", boundaries=_SECONDS, **more).observe
         else:
