@@ -3,6 +3,7 @@
 Nothing is copied between `set` and `output`, so that only `invoke` is timed, as in TFLite's tool.
 """
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +32,8 @@ class Session:
         self._check_signature()
         self._tries_rebatch = False  # without being requested
         self._is_stock = not isinstance(interpreter, Interpreter)
-        kind = _StockSubgraph if self._is_stock else _OwnSubgraph
-        self._subgraph: Any = kind(interpreter, signature)
+        calls_of = _stock_subgraph if self._is_stock else _own_subgraph
+        self._subgraph = calls_of(interpreter, signature)
 
     def _check_signature(self) -> None:
         if self.signature and self.signature not in self._keys:
@@ -53,7 +54,7 @@ class Session:
 
     @property
     def subgraph(self) -> int:
-        return int(self._subgraph.index)
+        return self._subgraph.index
 
     @property
     def inputs(self) -> list[Details]:
@@ -118,7 +119,9 @@ class Session:
     def start(self, arrays: Sequence[np.ndarray], device: Any) -> Callable[[], Any]:
         """Start a run on host arrays, which must not change until the returned function returns."""
         self._check_own("inflight", device)
-        return functools.partial(self._guarded, self._guarded(self._subgraph.start, arrays))
+        inputs = dict(zip(self._subgraph.inputs, arrays, strict=True))
+        wait = self._guarded(self.interpreter._start, inputs, self.subgraph)
+        return functools.partial(self._guarded, wait)
 
     def _check_own(self, option: str, device: Any) -> None:
         if device is None or self._is_stock:
@@ -149,60 +152,55 @@ class Session:
             raise InterpreterError(f"{self.host}: {str(error).strip()}") from error
 
 
-class _OwnSubgraph:
-    def __init__(self, interpreter: Interpreter, signature: str) -> None:
-        self._interpreter = interpreter
-        definitions = {s.key: s for s in interpreter._model.signatures}
-        self.index = definitions[signature].subgraph if signature else 0
-        subgraph = interpreter._model.subgraphs[self.index]
-        self.inputs, self.outputs = subgraph.inputs, subgraph.outputs
+@dataclasses.dataclass(frozen=True)
+class _Subgraph:
+    """The calls of an interpreter for one of its subgraphs."""
 
-    def resize(self, index: int, shape: tuple[int, ...]) -> None:
-        self._interpreter._resize(self.index, index, shape, strict=False)
-
-    def allocate(self) -> None:
-        self._interpreter._runner(self.index).allocate()
-
-    def set(self, index: int, array: Any) -> None:
-        self._interpreter._set(self.index, index, array)
-
-    def start(self, arrays: Sequence[np.ndarray]) -> Callable[[], Any]:
-        inputs = dict(zip(self.inputs, arrays, strict=True))
-        return self._interpreter._start(inputs, self.index)
-
-    def invoke(self) -> None:
-        self._interpreter._invoke(self.index, wait=True)
-
-    def get(self, index: int) -> np.ndarray:
-        return self._interpreter.get_tensor(index, self.index)
+    index: int
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    resize: Callable[[int, tuple[int, ...]], Any]
+    allocate: Callable[[], Any]
+    set: Callable[[int, Any], Any]
+    invoke: Callable[[], Any]
+    get: Callable[[int], Any]
 
 
-class _StockSubgraph:
-    """A signature's subgraph in the stock interpreter, with the calls of its SignatureRunner."""
+def _own_subgraph(interpreter: Interpreter, signature: str) -> _Subgraph:
+    definitions = {s.key: s for s in interpreter._model.signatures}
+    index = definitions[signature].subgraph if signature else 0
+    subgraph = interpreter._model.subgraphs[index]
+    return _Subgraph(
+        index,
+        subgraph.inputs,
+        subgraph.outputs,
+        resize=functools.partial(interpreter._resize, index, strict=False),
+        allocate=lambda: interpreter._runner(index).allocate(),
+        set=functools.partial(interpreter._set, index),
+        invoke=functools.partial(interpreter._invoke, index, wait=True),
+        get=functools.partial(interpreter.get_tensor, subgraph_index=index),
+    )
 
-    def __init__(self, interpreter: Any, signature: str) -> None:
-        self._wrapper = interpreter._interpreter
-        self.index = 0
-        self.inputs = [int(d["index"]) for d in interpreter.get_input_details()]
-        self.outputs = [int(d["index"]) for d in interpreter.get_output_details()]
-        if signature:
-            definition = interpreter._get_full_signature_list()[signature]
-            self.index = self._wrapper.GetSubgraphIndexFromSignature(signature)
-            if self.index:
-                self.inputs = list(definition["inputs"].values())
-                self.outputs = list(definition["outputs"].values())
 
-    def resize(self, index: int, shape: tuple[int, ...]) -> None:
-        self._wrapper.ResizeInputTensor(index, np.array(shape, np.int32), False, self.index)
-
-    def allocate(self) -> None:
-        self._wrapper.AllocateTensors(self.index)
-
-    def set(self, index: int, array: np.ndarray) -> None:
-        self._wrapper.SetTensor(index, array, self.index)
-
-    def invoke(self) -> None:
-        self._wrapper.Invoke(self.index)
-
-    def get(self, index: int) -> np.ndarray:
-        return np.asarray(self._wrapper.GetTensor(index, self.index))
+def _stock_subgraph(interpreter: Any, signature: str) -> _Subgraph:
+    """The calls are those of the stock interpreter's SignatureRunner."""
+    wrapper, index = interpreter._interpreter, 0
+    inputs = [int(d["index"]) for d in interpreter.get_input_details()]
+    outputs = [int(d["index"]) for d in interpreter.get_output_details()]
+    if signature:
+        definition = interpreter._get_full_signature_list()[signature]
+        index = wrapper.GetSubgraphIndexFromSignature(signature)
+        if index:
+            inputs, outputs = (list(definition[end].values()) for end in ("inputs", "outputs"))
+    return _Subgraph(
+        index,
+        inputs,
+        outputs,
+        resize=lambda i, shape: wrapper.ResizeInputTensor(
+            i, np.array(shape, np.int32), False, index
+        ),
+        allocate=functools.partial(wrapper.AllocateTensors, index),
+        set=lambda i, array: wrapper.SetTensor(i, array, index),
+        invoke=functools.partial(wrapper.Invoke, index),
+        get=lambda i: wrapper.GetTensor(i, index),
+    )
