@@ -4,8 +4,8 @@ They are float and quantized, for example, or before and after a save.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -66,15 +66,46 @@ def file_diff(
     )
 
 
+class Pair(NamedTuple):
+    """An input or output of both files."""
+
+    position: int  # the tested file's
+    ours: Tensor  # the tested file's
+    theirs: Tensor  # has the expected results
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype in which the real values of both are compared."""
+        one, other = _real_dtype(self.ours), _real_dtype(self.theirs)
+        if one == other or {one.kind, other.kind} & set("OSU"):
+            return other
+        return np.promote_types(one, other)
+
+    def stored(self, array: np.ndarray) -> np.ndarray:
+        """A drawn array as the other file's tensor has it."""
+        is_theirs = array.dtype != np.dtype(array_type(self.ours)) or self._are_alike
+        return array if is_theirs else _stored(self.theirs, real_values(self.ours, array))
+
+    @property
+    def _are_alike(self) -> bool:
+        """Whether the same stored values are the same real numbers."""
+        a, b = self.ours.spec(), self.theirs.spec()
+        if a.dtype != b.dtype or a.is_quantized != b.is_quantized:
+            return False
+        p, q = a.quantization, b.quantization
+        if not a.is_quantized or p is None or q is None:
+            return True
+        return bool(np.array_equal(p.scale, q.scale) and np.array_equal(p.zero_point, q.zero_point))
+
+
 @dataclasses.dataclass(frozen=True)
 class FilePair:
     """The main subgraphs of a tested file and of the one that it is compared with."""
 
     tested: Model
     other: Model  # has the expected results
-    # For each input and output of `other`, the position of the tested file's.
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inputs: tuple[Pair, ...]  # in the order of `other`
+    outputs: tuple[Pair, ...]
 
     @classmethod
     def of(cls, tested: Model, other: Model) -> "FilePair":
@@ -92,7 +123,7 @@ class FilePair:
         Raises:
             OptionError: the shapes of an input differ.
         """
-        for _, ours, theirs in self._input_pairs():
+        for _, ours, theirs in self.inputs:
             a, b = (t.shape_signature or t.shape for t in (ours, theirs))
             fits = len(a) == len(b) and all(
                 n == m or -1 in (n, m) for n, m in zip(a, b, strict=True)
@@ -114,7 +145,7 @@ class FilePair:
         files can represent them. Values from `files`, by input name, have the tested file's dtype.
         """
         drawn = [dict(detail) for detail in details]
-        for position, ours, theirs in self._input_pairs():
+        for position, ours, theirs in self.inputs:
             detail = drawn[position]
             if ours.dtype.kind == "f" and theirs.dtype.kind in "iu" and ours.name not in files:
                 detail["dtype"] = array_type(theirs)
@@ -126,74 +157,36 @@ class FilePair:
         Both files have the same real values, as far as the other's scales can represent them.
         """
         tested = list(drawn)
-        for position, ours, theirs in self._input_pairs():
-            array, dtype = drawn[position], np.dtype(array_type(ours))
-            if ours.dtype.kind == "f" and theirs.spec().is_quantized:
-                stored = self._stored(array, ours, theirs)
-                tested[position] = real_values(theirs, stored).astype(dtype)
+        for pair in self.inputs:
+            array, dtype = drawn[pair.position], np.dtype(array_type(pair.ours))
+            if pair.ours.dtype.kind == "f" and pair.theirs.spec().is_quantized:
+                real = real_values(pair.theirs, pair.stored(array))
+                tested[pair.position] = real.astype(dtype)
             elif array.dtype != dtype:
-                tested[position] = array.astype(dtype)
+                tested[pair.position] = array.astype(dtype)
         return tested
 
     def other_inputs(self, drawn: Arrays) -> list[np.ndarray]:
         """The other file's inputs, from arrays of `drawn_details`."""
-        pairs = self._input_pairs()
-        return [self._stored(drawn[position], ours, theirs) for position, ours, theirs in pairs]
-
-    @staticmethod
-    def _stored(array: np.ndarray, ours: Tensor, theirs: Tensor) -> np.ndarray:
-        """A drawn array as the other file's tensor has it."""
-        is_theirs = array.dtype != np.dtype(array_type(ours)) or _are_alike(ours, theirs)
-        return array if is_theirs else _stored(theirs, real_values(ours, array))
+        return [pair.stored(drawn[pair.position]) for pair in self.inputs]
 
     def tested_outputs(self, got: Arrays) -> list[np.ndarray]:
         """The tested file's outputs as real numbers, in the other's order."""
-        return [
-            _as(self.dtype(output), real_values(ours, got[position]))
-            for output, (position, ours, _) in enumerate(self._output_pairs())
-        ]
+        return [_as(p.dtype, real_values(p.ours, got[p.position])) for p in self.outputs]
 
     def other_outputs(self, want: Arrays) -> list[np.ndarray]:
         """The other file's outputs as real numbers."""
-        return [
-            _as(self.dtype(output), real_values(theirs, want[output]))
-            for output, (_, _, theirs) in enumerate(self._output_pairs())
-        ]
-
-    def dtype(self, output: int) -> np.dtype:
-        """The dtype in which an output of `other` is compared."""
-        _, ours, theirs = list(self._output_pairs())[output]
-        one, other = _real_dtype(ours), _real_dtype(theirs)
-        if one == other or {one.kind, other.kind} & set("OSU"):
-            return other
-        return np.promote_types(one, other)
+        pairs = zip(self.outputs, want, strict=True)
+        return [_as(p.dtype, real_values(p.theirs, array)) for p, array in pairs]
 
     def comparers(self, bounds: Bounds) -> list[Comparer]:
         """One for each output of `other`."""
-        main = self.other.subgraphs[0]
-        return [
-            Comparer(index, main.tensors[index].name, self.dtype(i), bounds)
-            for i, index in enumerate(main.outputs)
-        ]
+        return [Comparer(p.theirs.index, p.theirs.name, p.dtype, bounds) for p in self.outputs]
 
     def random(self) -> frozenset[int]:
         """The outputs of `other` that depend on random numbers in one of the files."""
         ours, theirs = random_outputs(self.tested), random_outputs(self.other)
-        tested, other = self.tested.subgraphs[0].outputs, self.other.subgraphs[0].outputs
-        pairs = zip(self.outputs, other, strict=True)
-        return theirs | {index for position, index in pairs if tested[position] in ours}
-
-    def _output_pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        return self._pairs(self.outputs, "outputs")
-
-    def _input_pairs(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        return self._pairs(self.inputs, "inputs")
-
-    def _pairs(self, positions: Sequence[int], ends: Ends) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """For each of the other file's: the tested file's position, and both tensors."""
-        ours, theirs = _tensors(self.tested, ends), _tensors(self.other, ends)
-        for position, tensor in zip(positions, theirs, strict=True):
-            yield position, ours[position], tensor
+        return theirs | {p.theirs.index for p in self.outputs if p.ours.index in ours}
 
 
 def _tensors(model: Model, ends: Ends) -> list[Tensor]:
@@ -201,19 +194,25 @@ def _tensors(model: Model, ends: Ends) -> list[Tensor]:
     return [main.tensors[i] for i in getattr(main, ends)]
 
 
-def _paired(tested: Model, other: Model, ends: Ends) -> tuple[int, ...]:
+def _paired(tested: Model, other: Model, ends: Ends) -> tuple[Pair, ...]:
+    positions = _positions(tested, other, ends)
+    ours, theirs = _tensors(tested, ends), _tensors(other, ends)
+    return tuple(Pair(i, ours[i], tensor) for i, tensor in zip(positions, theirs, strict=True))
+
+
+def _positions(tested: Model, other: Model, ends: Ends) -> Sequence[int]:
     ours, theirs = _tensors(tested, ends), _tensors(other, ends)
     for names, wanted in zip(_namings(tested, ends), _namings(other, ends), strict=True):
         is_complete = len({*names}) == len(ours) and len(wanted) == len(theirs)
         if is_complete and sorted(names) == sorted(wanted):
-            return tuple(names.index(name) for name in wanted)
+            return [names.index(name) for name in wanted]
     if len(ours) != len(theirs):
         listed = (", ".join(repr(t.name) for t in tensors) or "none" for tensors in (ours, theirs))
         raise OptionError(
             "against: the files have different {}: {} and {}; expected the same names, or as many "
             "in the same order".format(ends, *map(printable, listed))
         )
-    return tuple(range(len(ours)))
+    return range(len(ours))
 
 
 def _namings(model: Model, ends: Ends) -> tuple[list[str], list[str]]:
@@ -224,17 +223,6 @@ def _namings(model: Model, ends: Ends) -> tuple[list[str], list[str]]:
     is_named = len(signatures) == 1 and {*by_index} == {*getattr(main, ends)}
     named = [by_index[i] for i in getattr(main, ends)] if is_named else []
     return [tensor.name for tensor in _tensors(model, ends)], named
-
-
-def _are_alike(one: Tensor, other: Tensor) -> bool:
-    """Whether the same stored values are the same real numbers."""
-    a, b = one.spec(), other.spec()
-    if a.dtype != b.dtype or a.is_quantized != b.is_quantized:
-        return False
-    p, q = a.quantization, b.quantization
-    if not a.is_quantized or p is None or q is None:
-        return True
-    return bool(np.array_equal(p.scale, q.scale) and np.array_equal(p.zero_point, q.zero_point))
 
 
 def _stored(tensor: Tensor, real: np.ndarray) -> np.ndarray:
