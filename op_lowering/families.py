@@ -67,7 +67,6 @@ def rule_modules() -> Iterator[ModuleType]:
 
 
 def _modules() -> Iterator[tuple[str, str]]:
-    """Each family and the name of one of its modules, in the order of names."""
     for family in FAMILIES:
         package = importlib.import_module(f"jaxdelegate.op_lowering.{family}")
         for module in pkgutil.iter_modules(package.__path__):

@@ -205,7 +205,6 @@ class OpRule(Generic[OptionsT]):
         return self.why_not(op) or next(handles, None)
 
     def _missing(self, inputs: Specs, outputs: Specs) -> str | None:
-        """A reason if a tensor is missing, or an output is a variable."""
         if len(inputs) < self.arity or any(spec is None for spec in inputs[: self.arity]):
             return f"needs {self.arity} inputs"
         if len(outputs) < self.results:

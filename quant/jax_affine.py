@@ -97,7 +97,6 @@ def dequantize_blocks(
 
 
 def _spread(values: jax.Array, shape: tuple[int, ...], blockwise: Blockwise) -> jax.Array:
-    """The scale tensor of block_scales, one value for each element."""
     positions = block_scales(np.arange(values.size).reshape(values.shape), shape, blockwise)
     return spread(values.reshape(-1)[positions.reshape(-1)].reshape(positions.shape), shape)
 

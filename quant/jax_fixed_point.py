@@ -45,7 +45,6 @@ def saturate(x: jax.Array, dtype: np.dtype) -> jax.Array:
 
 
 def _doubled(x: Integers, dtype: np.dtype) -> jax.Array:
-    """Integers of a dtype in twice as many bits, where their products fit."""
     return jnp.asarray(x).astype(_INT32) if dtype == _INT16 else wide(x)
 
 

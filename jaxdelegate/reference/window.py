@@ -101,7 +101,6 @@ def windows(
 
 
 def _places_inside(n: int, out: int, before: int, size: int, stride: int, dilation: int) -> range:
-    """The places in a window at which some window reads a value; at least one."""
     first = max(-(((out - 1) * stride - before) // dilation), 0)
     last = min((before + n - 1) // dilation, size - 1)
     return range(first, last + 1) if first <= last else range(1)

@@ -81,7 +81,6 @@ def _prelu(op: Op[Options]) -> Elementwise:
 def _by_sign(
     x: TensorSpec, y: TensorSpec, identity: tuple[int, int], negative: Elementwise
 ) -> Elementwise:
-    """Rescaled inputs, or `negative(steps, ...)` for negative reals."""
     bounds = integer_range(y.dtype)
 
     def function(a: jax.Array, *others: jax.Array) -> jax.Array:

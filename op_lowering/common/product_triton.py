@@ -129,5 +129,4 @@ def _sums(x: Any, w: Any, row: jax.Array, column: jax.Array) -> jax.Array:
 
 
 def _both(a: jax.Array, b: jax.Array) -> jax.Array:
-    """[size of a, size of b]."""
     return a[:, None] & b[None, :]

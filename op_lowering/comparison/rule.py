@@ -77,7 +77,7 @@ def _is_one(*shapes: Shape) -> bool:
 
 
 def _lower_select(op: Op[NoOptions]) -> Function:
-    """A condition of rank 1 aligns with the first dimension, not the last: it selects rows."""
+    # A condition of rank 1 aligns with the first dimension, not the last: it selects rows.
     condition, x = op.inputs[:2]
     wide = condition.shape + (1,) * (len(x.shape) - len(condition.shape))
     wide = (1,) * len(x.shape) if _is_one(condition.shape) else wide

@@ -5,10 +5,7 @@ import dataclasses
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import CustomOptionsFormat
-from jaxdelegate.op_lowering.records.operator import (
-    OperatorRecord,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
 from jaxdelegate.op_lowering.records.record import Options, Record
 
 

@@ -28,7 +28,6 @@ def unknown_shapes(_options: object, _inputs: Specs) -> _Shapes:
 
 
 def _agreed(branches: Sequence[Specs], outputs: Specs = ()) -> _Shapes:
-    """For each output the shape that all branches return; None where they differ."""
     for specs in branches:
         for spec, output in zip(specs, outputs, strict=False):
             if output is not None and spec.dtype != output.dtype:

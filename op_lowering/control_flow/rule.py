@@ -134,10 +134,7 @@ def _while(condition: Function, body: Function) -> Function:
 
 
 def _repeated(body: Function, static: StaticLoop) -> Function:
-    """A loop of known length, which JAX differentiates in both modes.
-
-    Values that stay the same are not carried, so derivatives do not store them at every iteration.
-    """
+    # Values that stay the same are not carried: derivatives would store them at every iteration.
 
     def loop(*arrays: jax.Array) -> tuple[Any, ...]:
         values = list(map(jnp.asarray, arrays))
@@ -156,7 +153,6 @@ def _repeated(body: Function, static: StaticLoop) -> Function:
 
 
 def _forward_only(loop: Function, name: str, outputs: Specs) -> Function:
-    """Reverse-mode derivatives raise an error with an explanation."""
     named = ", ".join(repr(spec.name) for spec in outputs if spec is not None)
     message = (
         f"{name} ({named}): the number of iterations depends on data, so JAX cannot compute "

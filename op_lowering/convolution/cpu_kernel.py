@@ -95,7 +95,6 @@ def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) 
 
 
 def _multiplies_reduced(context: LoweringContext, c: Convolution | None, tensors: Tensors) -> bool:
-    """Whether the kernel multiplies in bfloat16; it sums in float32."""
     is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2)
     depth = tensors.w.shape[1] if c is None else c.channels
     sums = context.precision.accumulate_float32

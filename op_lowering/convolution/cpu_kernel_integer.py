@@ -196,10 +196,7 @@ def _call(
     end: Epilogue,
     matrices: int = 1,
 ) -> Callable[..., jax.Array]:
-    """The function of x, weights in the kernel's layout, and a bias [N].
-
-    Bias and scales are padded to whole panels for each matrix.
-    """
+    # Bias and scales are padded to whole panels for each matrix.
     output_channels = out[-1] // matrices
     more = -output_channels % PANEL if target == _Targets.of(tensors).product else 0
     edges = [(0, 0), (0, more)]

@@ -157,7 +157,6 @@ class IntegerConvolution:
         return total
 
     def _padded(self, x: Piece) -> jax.Array:
-        """The image with the piece's zero point around it."""
         if not any(any(d.pads) for d in self.c.windows):
             return x.values
         edges = [(0, 0), *(d.pads for d in self.c.windows), (0, 0)]

@@ -7,13 +7,7 @@ from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import StructOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding, TensorType
-from jaxdelegate.op_lowering.records.operator import (
-    FREE,
-    Batch,
-    Product,
-    sums_products,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import FREE, Batch, Product, sums_products, table
 from jaxdelegate.op_lowering.records.record import Options, Record
 from jaxdelegate.op_lowering.spec import Specs
 

@@ -172,7 +172,6 @@ def _floats(
 
 
 def _steps(o: _Conv) -> tuple[Shape, Shape]:
-    """Strides and dilations."""
     strides, dilations = (o.stride_h, o.stride_w), (o.dilation_h_factor, o.dilation_w_factor)
     if isinstance(o, Conv3DOptions):
         return (o.stride_d, *strides), (o.dilation_d_factor, *dilations)

@@ -245,7 +245,6 @@ class _Family(Generic[_Conv]):
     def _by_algorithm(
         self, op: Op[_Conv], activation: Act, algorithm: tuple[Layout, Run]
     ) -> Lowered:
-        """The function of x, a filter, a bias and a residual; the last two may be None."""
         layout, run = algorithm
         tensors, c = Tensors.of(op), self._convolution(op)
         arithmetic = _arithmetic(op.context, run, c, tensors)

@@ -71,7 +71,6 @@ def _why_not_shapes(
 
 
 def _why_not_output(windows: Windows, x: Shape, out: Shape, output_channels: int) -> str | None:
-    """A reason unless the transposed convolution's windows slide over the requested output."""
     reason = why_not_windows(windows)
     if reason is not None:
         return reason
@@ -105,7 +104,6 @@ _Run = Callable[[Arithmetic, Spreads, jax.Array, jax.Array], jax.Array]
 def _float_algorithms(
     context: LoweringContext, spreads: Spreads, tensors: Tensors
 ) -> Mapping[str, Any]:
-    """The algorithms, the default one first."""
     native = dict.fromkeys(cpu_kernel_transposed.algorithms(context, spreads, tensors))
     others = _by_xla(context, spreads, tensors)
     pays = native and cpu_kernel_transposed.pays(spreads, tensors)
@@ -128,7 +126,6 @@ def _by_xla(
 
 
 def _sum_count(spreads: Spreads, tensors: Tensors) -> int:
-    """The values that windows add to the output."""
     return tensors.y.shape[0] * tensors.y.shape[-1] * math.prod(s.n_in * s.size for s in spreads)
 
 

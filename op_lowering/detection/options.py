@@ -4,11 +4,7 @@ import dataclasses
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import FlexbufferOptions
-from jaxdelegate.op_lowering.records.operator import (
-    UNROUNDED,
-    OperatorRecord,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import UNROUNDED, OperatorRecord, table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,6 @@ def postprocess_shapes(o: DetectionPostProcessOptions, _inputs: Specs) -> tuple[
 
 @np.errstate(all="ignore")
 def _real(array: Array, spec: TensorSpec) -> Array:
-    """The kernel dequantizes 8-bit inputs first."""
     quantized = spec.quantization if spec.is_quantized else None
     return array if quantized is None else affine.dequantize(array, quantized)
 

@@ -179,8 +179,6 @@ class _Sum:
 def _sum(
     combine: Callable[[Any, Any], Any], saturating: Elementwise, multiplier: Multiplier
 ) -> Build[AddOptions | SubOptions]:
-    """reference/{add,sub}.h."""
-
     def build(op: Op[AddOptions | SubOptions]) -> Elementwise:
         (y,), activation = op.outputs, op.options.fused_activation_function
         if y.dtype == INT16 and op.options.pot_scale_int16:
@@ -260,7 +258,6 @@ def _squared_difference(op: Op[Options]) -> Elementwise:
 
 
 def _multiply(op: Op[MulOptions]) -> Elementwise:
-    """reference/integer_ops/mul.h."""
     (a, b), (y,), activation = op.inputs, op.outputs, op.options.fused_activation_function
     if y.dtype != a.dtype:
         return _multiply_int16_to_8_bits(activation, y)
@@ -366,7 +363,6 @@ _COMPARED = frozenset((dtype, dtype, BOOL) for dtype in (INT8, UINT8, INT16))
 
 
 def _absolute(op: Op[Options]) -> Elementwise:
-    """kernels/elementwise.cc."""
     (x,), (y,) = op.inputs, op.outputs
     pair = rescale_multiplier(quantization_of(x), quantization_of(y), in_float32=True)
     bounds = integer_range(y.dtype)
@@ -387,7 +383,6 @@ def _every(dtype: np.dtype) -> np.ndarray:
 
 
 def _indexed(table: np.ndarray) -> Elementwise:
-    """The lookup in a table over `_every` integer."""
     unsigned = np.dtype(f"uint{8 * table.dtype.itemsize}")
     return lambda x: jnp.asarray(table)[lax.bitcast_convert_type(x, unsigned)]
 

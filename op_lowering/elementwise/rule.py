@@ -328,7 +328,6 @@ def _why_not_bitcast(op: Op[NoOptions]) -> str | None:
 
 
 def _lower_bitcast(op: Op[NoOptions]) -> Function:
-    """A wider element splits into a new last dimension; narrower ones merge over it."""
     dtype = op.outputs[0].dtype
     return lambda x: (lax.bitcast_convert_type(x, dtype),)
 

@@ -68,7 +68,6 @@ def _lower(op: Op[FusedConvolutionOptions]) -> Function:
 
 
 def _by_xla(op: Op[FusedConvolutionOptions]) -> Function:
-    """The convolution by another algorithm, then residual and activation."""
     bare = op.in_context(grid=None)  # only the final result goes on the grid
     plain: Any = family(op.options.convolution).lower(_convolution(bare))
     activate = final_activation(op.options.fused_activation_function, op.options.nonlinearity)

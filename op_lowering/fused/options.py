@@ -3,12 +3,7 @@
 from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Nonlinearity
-from jaxdelegate.op_lowering.records.operator import (
-    REDUCED,
-    OperatorRecord,
-    sums_products,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import REDUCED, OperatorRecord, sums_products, table
 from jaxdelegate.op_lowering.records.record import Record
 
 

@@ -135,7 +135,6 @@ def _take_in(
 
 
 def _weak(words: Sequence[jax.Array], a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mix four words into two."""
     start = a + words[0]
     end = start + words[1] + words[2]
     turned = _turn(b + start + words[3], 21)

@@ -3,10 +3,7 @@
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import CombinerType, LSHProjectionType
-from jaxdelegate.op_lowering.records.operator import (
-    OperatorRecord,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
 from jaxdelegate.op_lowering.records.record import Record
 
 

@@ -41,7 +41,6 @@ def _shift_mix(x: Array) -> Array:
 
 
 def _join(u: Array, v: Array, factor: Array) -> Array:
-    """Mix two words into one (HashLen16)."""
     a = _shift_mix((u ^ v) * factor)
     return _number(_shift_mix((v ^ a) * factor) * factor)
 

@@ -15,12 +15,7 @@ import numpy as np
 
 from jaxdelegate.kernels.library import FULLY_CONNECTED
 from jaxdelegate.op_lowering.common.basics import Array, pad
-from jaxdelegate.op_lowering.common.dynamic_range import (
-    RANGES,
-    filter_scales,
-    row_scales,
-    signed,
-)
+from jaxdelegate.op_lowering.common.dynamic_range import RANGES, filter_scales, row_scales, signed
 from jaxdelegate.op_lowering.common.fusion_barrier import traced_once
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows

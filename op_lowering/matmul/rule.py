@@ -82,7 +82,6 @@ def _why_not_rows(options: FullyConnectedOptions, tensors: Tensors) -> str | Non
 
 
 def _lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
-    """[..., K] x [N, K] -> [rows, N], or [..., N] with keep_num_dims."""
     context, tensors = op.context, Tensors.of(op)
     x, w, _, y = tensors
     output_channels, depth = w.shape
@@ -168,7 +167,6 @@ def _why_not_matrices(options: BatchMatMulOptions, tensors: Tensors, depth: int)
 
 
 def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
-    """[..., M, K] x [..., K, N] -> [..., M, N]; adj_x and adj_y swap the last two dimensions."""
     (x, w), y, o = op.inputs[:2], op.outputs[0], op.options
     tensors = Tensors(x, w, None, y)
     if 0 in y.shape:
@@ -201,14 +199,12 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
 
 
 def _is_shared(options: BatchMatMulOptions, w: TensorSpec) -> bool:
-    """Whether all rows are multiplied by one matrix."""
     return math.prod(w.shape[:-2]) == 1 and not options.adj_x
 
 
 def _by_kernel(
     context: LoweringContext, a: Arithmetic, options: BatchMatMulOptions, tensors: Tensors
 ) -> Function | None:
-    """By a CPU kernel; None: none of them takes the operator."""
     if cpu_kernel_batch_matmul.takes(context, options, tensors):
         return _many_matrices_by_kernel(a, options, tensors)
     return _by_constant(context, options, tensors)
@@ -246,7 +242,6 @@ def _many_matrices_by_kernel(a: Arithmetic, o: BatchMatMulOptions, tensors: Tens
 
 
 def _one_matrix(a: Arithmetic, o: BatchMatMulOptions, x: jax.Array, w: jax.Array) -> jax.Array:
-    """All rows of all batches times one matrix."""
     w = w.reshape(w.shape[-2:])
     return a.dot(x.reshape(-1, x.shape[-1]), w, ((1,), (1 if o.adj_y else 0,)))
 

@@ -93,7 +93,6 @@ def product(
 
 
 def _splits(tiles: int, steps: int) -> int:
-    """How many programs share a tile."""
     wanted = min(_MOST_SPLITS, _PROGRAMS // tiles, steps // _LEAST_STEPS)
     return max(1, wanted)
 
@@ -198,5 +197,4 @@ def _widened(data: jax.Array, run: int, bits: int, dtype: np.dtype) -> jax.Array
 
 
 def _both(a: jax.Array, b: jax.Array) -> jax.Array:
-    """[size of a, size of b]."""
     return a[:, None] & b[None, :]

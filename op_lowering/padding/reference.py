@@ -70,7 +70,6 @@ def _check_mirrored(o: MirrorPadOptions, shape: Shape, paddings: Array) -> None:
 
 
 def _offset(o: MirrorPadOptions) -> int:
-    """REFLECT does not repeat the border, SYMMETRIC does."""
     return int(o.mode is MirrorPadMode.REFLECT)
 
 

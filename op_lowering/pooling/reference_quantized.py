@@ -49,7 +49,6 @@ def maximum(
 
 
 def _reads(dimensions: _Dimensions, x: Array, fill: int) -> Iterator[Array]:
-    """The values of all windows at each position in them; `fill` outside of the image."""
     sizes, strides, before, out = zip(*dimensions, strict=True)
     return (
         read

@@ -184,7 +184,6 @@ class _Pool(Generic[_OptionsT]):
         return {} if windows is None else _algorithms(op.context.platform, windows)
 
     def _windows(self, op: Op[_OptionsT]) -> Windows | None:
-        """None if the input or the output has no elements."""
         x = op.inputs[0].shape
         windows = self.geometry(op.options, x)
         return None if 0 in (*x, *(w.n_out for w in windows)) else windows
@@ -224,7 +223,6 @@ def _algorithm(platform: str, windows: Windows) -> _Slide:
 
 
 def _algorithms(platform: str, windows: Windows) -> Mapping[str, _Slide]:
-    """The algorithms that are worth measuring, the default first."""
     default = _algorithm(platform, windows)
     algorithms = {"reduce_window": _reduce_window, "axis_by_axis": _axis_by_axis}
     if math.prod(w.size for w in windows) <= _LONGEST_SUM:
@@ -254,7 +252,6 @@ def _reduce_window(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
 
 
 def _tap_by_tap(fold: _Fold, x: jax.Array, windows: Windows) -> jax.Array:
-    """One fused loop over strided slices."""
     padded = pad_windows(x, windows, fold.identity(np.dtype(x.dtype)))
     slices = (read_tap(padded, windows, tap) for tap in taps(windows))
     folded: jax.Array = functools.reduce(fold.pair, slices)

@@ -172,11 +172,8 @@ def _basic_states(inputs: Specs) -> tuple[int, ...]:
 
 
 def _lower_basic(op: Op[LSTMOptions]) -> Function:
-    """Source: kernels/internal/reference/lstm_cell.h.
-
-    The previous output and state are ordinary inputs. The kernel also overwrites them, which has a
-    lasting effect on variable tensors.
-    """
+    # Source: kernels/internal/reference/lstm_cell.h. The kernel also overwrites the previous output
+    # and state, which lasts in variable tensors.
     positions = _basic_states(op.inputs)
     integer = quantized_lstm.is_basic(op.inputs)
     step = quantized_lstm.basic_step(op.inputs) if integer else _basic_step(op.context)

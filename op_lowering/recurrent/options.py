@@ -5,10 +5,7 @@ import math
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, LSTMKernelType
-from jaxdelegate.op_lowering.records.operator import (
-    sums_products,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import sums_products, table
 from jaxdelegate.op_lowering.records.record import Record
 from jaxdelegate.op_lowering.spec import TensorSpec
 

@@ -79,7 +79,7 @@ def as_operands(
 
 
 def _weights(spec: TensorSpec, array: Array) -> tuple[np.float32, Array]:
-    """Scale and int8 steps. The kernels read uint8 weights by their bits, as int8, too."""
+    # The kernels read uint8 weights by their bits, as int8, too.
     q = spec.quantization
     if q is None or not spec.is_quantized or spec.dtype not in _WEIGHTS or q.is_per_channel:
         raise TypeError(

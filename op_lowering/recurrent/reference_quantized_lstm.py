@@ -48,8 +48,6 @@ _PEEPHOLE_OF = {_INPUT: 9, _FORGET: 10, _OUTPUT: 11}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Product:
-    """int8 vectors times a matrix, rescaled."""
-
     w: Array  # int8 [n_out, n_in]
     b: Array  # int32 [n_out]; includes the term of the vectors' zero point
     multiplier: int

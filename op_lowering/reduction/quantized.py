@@ -105,7 +105,7 @@ def _float_sum(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
 
 
 def _mean(x: TensorSpec, y: TensorSpec, axes: _Axes) -> _Integers:
-    """The sum, with the division by the count in the multiplier, at full precision."""
+    # The division by the count is in the multiplier, at full precision.
     multiplier, shift = rescale_multiplier(quantization_of(x), quantization_of(y))
     count = _count(x, axes)
     headroom = min(count.bit_length() - 1, 32, 31 + shift)

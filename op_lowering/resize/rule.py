@@ -58,7 +58,6 @@ def _why_not_bilinear(op: Op[ResizeBilinearOptions]) -> str | None:
 
 
 def _step(n_in: int, n_out: int, *, align_corners: bool) -> np.float32:
-    """Input pixels per output pixel, rounded as the kernels round it."""
     if align_corners and n_out > 1:
         return np.float32(n_in - 1) / np.float32(n_out - 1)
     return np.float32(n_in) / np.float32(n_out)
@@ -137,7 +136,6 @@ def _resize_bytes(rows: _Taps, columns: _Taps) -> Function:
 
 
 def _resize_fixed_point(rows: _Taps, columns: _Taps, dtype: np.dtype) -> Function:
-    """Weights of 2^-20, rounded half away from zero."""
     wide = np.dtype(np.int64 if dtype == np.int16 else np.int32)  # 16 + 20 bits, 8 + 20 bits
     v, u = _along(rows[2].astype(wide), 1), _along(columns[2].astype(wide), 2)
 

@@ -1,10 +1,7 @@
 """Options and records of segment reductions."""
 
 from jaxdelegate.op_lowering.records import costs
-from jaxdelegate.op_lowering.records.operator import (
-    OperatorRecord,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
 
 RECORDS = table(
     OperatorRecord("SEGMENT_SUM", cost=costs.per_input),

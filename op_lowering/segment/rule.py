@@ -54,8 +54,6 @@ _Reduce = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def _scattered(scatter: str) -> _Reduce:
-    """`scatter` is a method of `array.at[...]`."""
-
     def reduce(values: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
         reduced: jax.Array = getattr(start.at[rows], scatter)(values, mode="drop")
         return reduced

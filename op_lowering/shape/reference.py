@@ -151,7 +151,6 @@ def broadcast_args(
 
 
 def _aligned(a: list[int], b: list[int]) -> tuple[list[int], list[int]]:
-    """Both shapes with ones in front, to one rank."""
     rank = max(len(a), len(b))
     return [1] * (rank - len(a)) + a, [1] * (rank - len(b)) + b
 

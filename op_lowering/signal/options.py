@@ -5,10 +5,7 @@ import math
 
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.custom import CustomOptions, FlexbufferOptions
-from jaxdelegate.op_lowering.records.operator import (
-    OperatorRecord,
-    table,
-)
+from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
 
 
 @dataclasses.dataclass(frozen=True)

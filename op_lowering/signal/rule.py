@@ -18,10 +18,7 @@ from jaxdelegate.op_lowering.common.signature import CONSTANTS32, FLOAT32, Input
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op, table
-from jaxdelegate.op_lowering.signal.options import (
-    AudioSpectrogramOptions,
-    MfccOptions,
-)
+from jaxdelegate.op_lowering.signal.options import AudioSpectrogramOptions, MfccOptions
 
 _FLOOR = 1e-12  # the least energy of a mel band, before the logarithm
 

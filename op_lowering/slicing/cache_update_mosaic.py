@@ -102,7 +102,6 @@ def _updated(x: jax.Array, update: jax.Array, places: jax.Array, axis: int) -> j
 
 
 def _window(x: Shape, axis: int, dtype: np.dtype) -> int:
-    """How many places the tiles of one place have."""
     return {1: _LANES, 2: _sublanes(dtype)}.get(len(x) - axis, 1)
 
 

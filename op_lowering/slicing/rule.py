@@ -172,7 +172,6 @@ def _bit(mask: int, j: int) -> bool:
 
 
 def _clamped(at: int, n: int, *, backward: bool) -> int:
-    """A negative one counts from the end."""
     at += n if at < 0 else 0
     return min(max(at, -1), n - 1) if backward else min(max(at, 0), n)
 

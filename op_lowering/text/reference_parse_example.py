@@ -117,7 +117,6 @@ _Lists = Sequence[Array | None]  # for each example; None where it lacks the fea
 
 
 def _joined(lists: _Lists, dtype: np.dtype) -> tuple[Array, Array]:
-    """All values, and how many each example has."""
     present = [np.zeros(0, dtype) if values is None else values for values in lists]
     return np.concatenate([np.zeros(0, dtype), *present]), np.array([v.size for v in present], int)
 
@@ -132,7 +131,6 @@ def _sparse(lists: _Lists, batch: Shape, dtype: np.dtype) -> tuple[Array, Array,
 
 
 def _dense(lists: _Lists, key: bytes, default: Array, batch: Shape, spec: TensorSpec) -> Array:
-    """The values of each example, or the default, in the declared shape."""
     shape = spec.shape[len(batch) :]
     if any(values is None for values in lists) and default.size == 0:
         raise ValueError(f"an example lacks the feature {key!r}, which has no default")
@@ -151,7 +149,6 @@ def _ragged(lists: _Lists, dtype: np.dtype, split_dtype: np.dtype) -> tuple[Arra
 
 
 def _values(example: _Example, key: bytes, dtype: np.dtype) -> Array | None:
-    """None if the example lacks the feature or it is empty."""
     if key not in example:
         return None
     if dtype not in _LISTS:
