@@ -55,42 +55,41 @@ def _why_not_prelu(op: Op[NoOptions]) -> str | None:
     return f"alpha {list(alpha.shape)} is larger than the input {list(x.shape)}"
 
 
-RELU = unary("RELU", NoOptions, 3, relu, integer=quantized.RELU)
-RELU6 = unary("RELU6", NoOptions, 3, lambda x: clamp(x, 0, 6), integer=quantized.RELU6)
-RELU_N1_TO_1 = unary(
-    "RELU_N1_TO_1", NoOptions, 1, lambda x: clamp(x, -1, 1), integer=quantized.RELU_N1_TO_1
-)
-RELU_0_TO_1 = unary(
-    "RELU_0_TO_1", NoOptions, 1, lambda x: clamp(x, 0, 1), integer=quantized.RELU_0_TO_1
-)
-LOGISTIC = unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC)
-TANH = unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH)
-ELU = unary("ELU", NoOptions, 1, _derived_elu, integer=quantized.ELU)
-HARD_SWISH = unary("HARD_SWISH", NoOptions, 1, hard_swish, integer=quantized.HARD_SWISH)
-LEAKY_RELU = pointwise(
-    "LEAKY_RELU", LeakyReluOptions, 2, _leaky_relu, Operands(FLOATS), integer=quantized.LEAKY_RELU
-)
-GELU = pointwise(
-    "GELU",
-    GeluOptions,
-    3,
-    lambda op: _derived_gelu if op.options.approximate else _gelu,
-    Operands(FLOATS),
-    integer=quantized.GELU,
-)
-PRELU = binary(
-    "PRELU",
-    NoOptions,
-    1,
-    derived_as(
-        lambda x, alpha: jnp.where(x >= 0, x, x * alpha),
-        lambda x, alpha: jnp.where(x > 0, x, x * alpha),  # PyTorch's slope at 0
-    ),
-    dtypes=FLOATS,
-    why_not=_why_not_prelu,
-    integer=quantized.PRELU,
-)
-
 RULES = table(
-    RELU, RELU6, RELU_N1_TO_1, RELU_0_TO_1, LOGISTIC, TANH, PRELU, LEAKY_RELU, ELU, GELU, HARD_SWISH
+    unary("RELU", NoOptions, 3, relu, integer=quantized.RELU),
+    unary("RELU6", NoOptions, 3, lambda x: clamp(x, 0, 6), integer=quantized.RELU6),
+    unary("RELU_N1_TO_1", NoOptions, 1, lambda x: clamp(x, -1, 1), integer=quantized.RELU_N1_TO_1),
+    unary("RELU_0_TO_1", NoOptions, 1, lambda x: clamp(x, 0, 1), integer=quantized.RELU_0_TO_1),
+    unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC),
+    unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH),
+    binary(
+        "PRELU",
+        NoOptions,
+        1,
+        derived_as(
+            lambda x, alpha: jnp.where(x >= 0, x, x * alpha),
+            lambda x, alpha: jnp.where(x > 0, x, x * alpha),  # PyTorch's slope at 0
+        ),
+        dtypes=FLOATS,
+        why_not=_why_not_prelu,
+        integer=quantized.PRELU,
+    ),
+    pointwise(
+        "LEAKY_RELU",
+        LeakyReluOptions,
+        2,
+        _leaky_relu,
+        Operands(FLOATS),
+        integer=quantized.LEAKY_RELU,
+    ),
+    unary("ELU", NoOptions, 1, _derived_elu, integer=quantized.ELU),
+    pointwise(
+        "GELU",
+        GeluOptions,
+        3,
+        lambda op: _derived_gelu if op.options.approximate else _gelu,
+        Operands(FLOATS),
+        integer=quantized.GELU,
+    ),
+    unary("HARD_SWISH", NoOptions, 1, hard_swish, integer=quantized.HARD_SWISH),
 )

@@ -210,7 +210,6 @@ def _lower_fake_quant(op: Op[FakeQuantOptions]) -> Function:
     return fake_quant
 
 
-CAST = OpRule("CAST", CastOptions, 9, _why_not_cast, _lower_cast)
 DEQUANTIZE = OpRule(
     "DEQUANTIZE",
     NoOptions,
@@ -219,14 +218,12 @@ DEQUANTIZE = OpRule(
     _lower_dequantize,
     is_identity_in_float_view=True,
 )
-QUANTIZE = OpRule(
-    "QUANTIZE",
-    NoOptions,
-    6,
-    _why_not_quantize,
-    _lower_quantize,
-    is_identity_in_float_view=True,
-)
-FAKE_QUANT = OpRule("FAKE_QUANT", FakeQuantOptions, 2, _why_not_fake_quant, _lower_fake_quant)
 
-RULES = table(CAST, DEQUANTIZE, QUANTIZE, FAKE_QUANT)
+RULES = table(
+    OpRule("CAST", CastOptions, 9, _why_not_cast, _lower_cast),
+    DEQUANTIZE,
+    OpRule(
+        "QUANTIZE", NoOptions, 6, _why_not_quantize, _lower_quantize, is_identity_in_float_view=True
+    ),
+    OpRule("FAKE_QUANT", FakeQuantOptions, 2, _why_not_fake_quant, _lower_fake_quant),
+)

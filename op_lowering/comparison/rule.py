@@ -37,20 +37,6 @@ def _comparison(
     return binary(name, options, version, function, dtypes=dtypes, results=BOOLS, integer=integer)
 
 
-EQUAL = _comparison("EQUAL", NoOptions, 5, jnp.equal, quantized.EQUAL, _VALUES)
-NOT_EQUAL = _comparison("NOT_EQUAL", NoOptions, 4, jnp.not_equal, quantized.NOT_EQUAL, _VALUES)
-LESS = _comparison("LESS", NoOptions, 3, jnp.less, quantized.LESS)
-LESS_EQUAL = _comparison("LESS_EQUAL", NoOptions, 2, jnp.less_equal, quantized.LESS_EQUAL)
-GREATER = _comparison("GREATER", NoOptions, 2, jnp.greater, quantized.GREATER)
-GREATER_EQUAL = _comparison(
-    "GREATER_EQUAL", NoOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL
-)
-
-LOGICAL_AND = binary("LOGICAL_AND", NoOptions, 1, jnp.logical_and, dtypes=BOOLS)
-LOGICAL_OR = binary("LOGICAL_OR", NoOptions, 1, jnp.logical_or, dtypes=BOOLS)
-LOGICAL_NOT = unary("LOGICAL_NOT", NoOptions, 1, jnp.logical_not, dtypes=BOOLS)
-
-
 def _why_not_choice(op: Op[NoOptions]) -> str | None:
     condition, x, y = op.inputs[:3]
     return first_reason(
@@ -100,19 +86,16 @@ def _lower_select_v2(_op: Op[NoOptions]) -> Function:
     return select_v2
 
 
-SELECT = OpRule("SELECT", NoOptions, 4, _why_not_select, _lower_select, arity=3)
-SELECT_V2 = OpRule("SELECT_V2", NoOptions, 2, _why_not_select_v2, _lower_select_v2, arity=3)
-
 RULES = table(
-    EQUAL,
-    NOT_EQUAL,
-    LESS,
-    LESS_EQUAL,
-    GREATER,
-    GREATER_EQUAL,
-    LOGICAL_AND,
-    LOGICAL_OR,
-    LOGICAL_NOT,
-    SELECT,
-    SELECT_V2,
+    _comparison("EQUAL", NoOptions, 5, jnp.equal, quantized.EQUAL, _VALUES),
+    _comparison("NOT_EQUAL", NoOptions, 4, jnp.not_equal, quantized.NOT_EQUAL, _VALUES),
+    _comparison("LESS", NoOptions, 3, jnp.less, quantized.LESS),
+    _comparison("LESS_EQUAL", NoOptions, 2, jnp.less_equal, quantized.LESS_EQUAL),
+    _comparison("GREATER", NoOptions, 2, jnp.greater, quantized.GREATER),
+    _comparison("GREATER_EQUAL", NoOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL),
+    binary("LOGICAL_AND", NoOptions, 1, jnp.logical_and, dtypes=BOOLS),
+    binary("LOGICAL_OR", NoOptions, 1, jnp.logical_or, dtypes=BOOLS),
+    unary("LOGICAL_NOT", NoOptions, 1, jnp.logical_not, dtypes=BOOLS),
+    OpRule("SELECT", NoOptions, 4, _why_not_select, _lower_select, arity=3),
+    OpRule("SELECT_V2", NoOptions, 2, _why_not_select_v2, _lower_select_v2, arity=3),
 )

@@ -89,17 +89,6 @@ def _branching(
     return OpRule(name, options_type, 1, why_not, lower, results=0)
 
 
-IF = _branching(
-    "IF",
-    IfOptions,
-    lambda o: (o.then_subgraph_index, o.else_subgraph_index),
-    lambda condition: jnp.where(condition, jnp.int32(0), jnp.int32(1)),
-)
-STABLEHLO_CASE = _branching(
-    "STABLEHLO_CASE", StablehloCaseOptions, lambda o: o.branch_subgraph_indices, lambda index: index
-)
-
-
 def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
     def why_not(op: Op[_Loop]) -> str | None:
         callees = (op.options.cond_subgraph_index, op.options.body_subgraph_index)
@@ -166,10 +155,6 @@ def _forward_only(loop: Function, name: str, outputs: Specs) -> Function:
     return guarded
 
 
-WHILE = _loop("WHILE", WhileOptions)
-STABLEHLO_WHILE = _loop("STABLEHLO_WHILE", StablehloWhileOptions)
-
-
 def calling(
     name: str, options_type: type[OptionsT], callee: Callable[[OptionsT], int]
 ) -> OpRule[OptionsT]:
@@ -184,7 +169,21 @@ def calling(
     return OpRule(name, options_type, 1, why_not, lower, arity=0, results=0)
 
 
-CALL = calling("CALL", CallOptions, lambda o: o.subgraph)
-CALL_ONCE = host_only("CALL_ONCE", CallOnceOptions, 1, "initialization runs once, on the host")
-
-RULES = table(CALL, CALL_ONCE, IF, STABLEHLO_CASE, STABLEHLO_WHILE, WHILE)
+RULES = table(
+    calling("CALL", CallOptions, lambda o: o.subgraph),
+    host_only("CALL_ONCE", CallOnceOptions, 1, "initialization runs once, on the host"),
+    _branching(
+        "IF",
+        IfOptions,
+        lambda o: (o.then_subgraph_index, o.else_subgraph_index),
+        lambda condition: jnp.where(condition, jnp.int32(0), jnp.int32(1)),
+    ),
+    _branching(
+        "STABLEHLO_CASE",
+        StablehloCaseOptions,
+        lambda o: o.branch_subgraph_indices,
+        lambda index: index,
+    ),
+    _loop("STABLEHLO_WHILE", StablehloWhileOptions),
+    _loop("WHILE", WhileOptions),
+)

@@ -356,8 +356,8 @@ def family(options: _Conv2D) -> _Family[_Conv2D]:
     return _DEPTHWISE if isinstance(options, DepthwiseConv2DOptions) else _CONV_2D
 
 
-CONV_2D = _CONV_2D.rule("CONV_2D", Conv2DOptions, 8)
-DEPTHWISE_CONV_2D = _DEPTHWISE.rule("DEPTHWISE_CONV_2D", DepthwiseConv2DOptions, 7)
-CONV_3D = _CONV_3D.rule("CONV_3D", Conv3DOptions, 1)
-
-RULES = table(CONV_2D, DEPTHWISE_CONV_2D, CONV_3D)
+RULES = table(
+    _CONV_2D.rule("CONV_2D", Conv2DOptions, 8),
+    _DEPTHWISE.rule("DEPTHWISE_CONV_2D", DepthwiseConv2DOptions, 7),
+    _CONV_3D.rule("CONV_3D", Conv3DOptions, 1),
+)

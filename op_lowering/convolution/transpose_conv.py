@@ -303,9 +303,6 @@ _CONV_3D_TRANSPOSE = _Family(
     _windows_3d, _DHWOI, quantized_convolution.NONE, dynamic_range_convolution.NONE
 )
 
-TRANSPOSE_CONV = _TRANSPOSE_CONV.rule("TRANSPOSE_CONV", TransposeConvOptions, 5)
-CONV_3D_TRANSPOSE = _CONV_3D_TRANSPOSE.rule("CONV_3D_TRANSPOSE", Conv3DOptions, 1)
-
 
 # Convolution2DTransposeBias: inputs are (x, filter [O, H, W, I], bias).
 def _why_not_bias(op: Op[Convolution2DTransposeBiasOptions]) -> str | None:
@@ -350,14 +347,16 @@ def _grown(padding: Padding, n_in: int, size: int, stride: int) -> Spread:
     return Spread(n_in, (n_in - 1) * stride + size - cropped, size, stride, cropped // 2)
 
 
-CONVOLUTION_2D_TRANSPOSE_BIAS = OpRule(
-    "Convolution2DTransposeBias",
-    Convolution2DTransposeBiasOptions,
-    1,
-    _why_not_bias,
-    _lower_bias,
-    arity=2,
-    algorithms=_bias_algorithms,
+RULES = table(
+    _TRANSPOSE_CONV.rule("TRANSPOSE_CONV", TransposeConvOptions, 5),
+    _CONV_3D_TRANSPOSE.rule("CONV_3D_TRANSPOSE", Conv3DOptions, 1),
+    OpRule(
+        "Convolution2DTransposeBias",
+        Convolution2DTransposeBiasOptions,
+        1,
+        _why_not_bias,
+        _lower_bias,
+        arity=2,
+        algorithms=_bias_algorithms,
+    ),
 )
-
-RULES = table(TRANSPOSE_CONV, CONV_3D_TRANSPOSE, CONVOLUTION_2D_TRANSPOSE_BIAS)

@@ -223,16 +223,6 @@ def _fill(values: jax.Array, found: jax.Array, n_slots: int) -> jax.Array:
     return jnp.pad(kept, spare)[None]
 
 
-DETECTION_POSTPROCESS = OpRule(
-    "TFLite_Detection_PostProcess",
-    DetectionPostProcessOptions,
-    1,
-    _why_not_postprocess,
-    _lower_postprocess,
-    arity=3,
-)
-
-
 def _why_not_nms(op: Op[Options]) -> str | None:
     boxes, scores, n_out, iou, threshold = op.inputs[:5]
     sigma = optional(op.inputs, 5)
@@ -331,11 +321,15 @@ def _select(
     return selection
 
 
-NON_MAX_SUPPRESSION_V4 = OpRule(
-    "NON_MAX_SUPPRESSION_V4", NoOptions, 1, _why_not_nms, _lower_nms, arity=5
+RULES = table(
+    OpRule(
+        "TFLite_Detection_PostProcess",
+        DetectionPostProcessOptions,
+        1,
+        _why_not_postprocess,
+        _lower_postprocess,
+        arity=3,
+    ),
+    OpRule("NON_MAX_SUPPRESSION_V4", NoOptions, 1, _why_not_nms, _lower_nms, arity=5),
+    OpRule("NON_MAX_SUPPRESSION_V5", NoOptions, 1, _why_not_nms, _lower_nms, arity=6),
 )
-NON_MAX_SUPPRESSION_V5 = OpRule(
-    "NON_MAX_SUPPRESSION_V5", NoOptions, 1, _why_not_nms, _lower_nms, arity=6
-)
-
-RULES = table(DETECTION_POSTPROCESS, NON_MAX_SUPPRESSION_V4, NON_MAX_SUPPRESSION_V5)

@@ -119,12 +119,6 @@ def _why_not_zero(op: Op[Options]) -> str | None:
     return None
 
 
-ADD = _activated("ADD", AddOptions, 6, jnp.add, quantized.ADD)
-SUB = _activated("SUB", SubOptions, 5, jnp.subtract, quantized.SUB)
-MUL = _activated("MUL", MulOptions, 8, jnp.multiply, quantized.MUL)
-DIV = _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _why_not_integer_zero)
-
-
 # ---- other binary operators
 
 
@@ -158,33 +152,6 @@ def _why_not_atan2(op: Op[NoOptions]) -> str | None:
     return why_not_one_shape(*op.inputs)
 
 
-FLOOR_DIV = binary("FLOOR_DIV", NoOptions, 3, _floor_divide, why_not=_why_not_zero)
-FLOOR_MOD = binary("FLOOR_MOD", NoOptions, 2, jnp.remainder, why_not=_why_not_integer_zero)
-# If either is NaN, y. Equal values share the slope.
-MAXIMUM = binary(
-    "MAXIMUM",
-    NoOptions,
-    4,
-    derived_as(lambda x, y: jnp.where(x > y, x, y), jnp.maximum),
-)
-MINIMUM = binary(
-    "MINIMUM",
-    NoOptions,
-    4,
-    derived_as(lambda x, y: jnp.where(x < y, x, y), jnp.minimum),
-)
-SQUARED_DIFFERENCE = binary(
-    "SQUARED_DIFFERENCE",
-    NoOptions,
-    2,
-    lambda x, y: (x - y) * (x - y),
-    integer=quantized.SQUARED_DIFFERENCE,
-)
-ATAN2 = binary("ATAN2", NoOptions, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2)
-BITWISE_XOR = binary("BITWISE_XOR", NoOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS)
-RIGHT_SHIFT = binary("RIGHT_SHIFT", NoOptions, 1, _right_shift, dtypes=INTEGERS)
-
-
 # ---- ADD_N
 
 
@@ -203,11 +170,6 @@ def _add_n(op: Op[NoOptions]) -> Elementwise:
 
 def _why_not_add_n(op: Op[NoOptions]) -> str | None:
     return first_reason(*(why_not_one_shape(op.inputs[0], s) for s in op.inputs[1:]))
-
-
-ADD_N = pointwise(
-    "ADD_N", NoOptions, 1, _add_n, Operands(NUMBERS, 2, variadic=True), why_not=_why_not_add_n
-)
 
 
 # ---- POW
@@ -251,12 +213,6 @@ def _why_not_power(op: Op[NoOptions]) -> str | None:
     return None
 
 
-POW = dataclasses.replace(
-    pointwise("POW", NoOptions, 1, _power, Operands(NUMBERS, 2), why_not=_why_not_power),
-    built_in=(1,),
-)
-
-
 # ---- unary operators
 
 
@@ -281,22 +237,6 @@ def _rsqrt(x: jax.Array) -> jax.Array:
 
 
 _abs = derived_as(jnp.abs, lambda x: x * jnp.sign(x))  # the slope 0 at 0: JAX's own is 1
-ABS = unary("ABS", NoOptions, 5, _abs, dtypes=NUMBERS, integer=quantized.ABS)
-NEG = unary("NEG", NoOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX)
-SIGN = unary("SIGN", NoOptions, 2, jnp.sign, dtypes=NUMBERS)
-SQUARE = unary("SQUARE", NoOptions, 1, lambda x: x * x, dtypes=NUMBERS)
-SQRT = unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT)
-RSQRT = unary("RSQRT", NoOptions, 3, _rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT)
-EXP = unary("EXP", NoOptions, 2, jnp.exp, integer=quantized.EXP)
-LOG = unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG)
-SIN = unary("SIN", NoOptions, 2, jnp.sin)
-COS = unary("COS", NoOptions, 2, jnp.cos)
-FLOOR = unary("FLOOR", NoOptions, 1, jnp.floor)
-CEIL = unary("CEIL", NoOptions, 1, jnp.ceil)
-ROUND = unary("ROUND", NoOptions, 1, jnp.rint)  # halves to even
-REAL = unary("REAL", NoOptions, 1, jnp.real, dtypes=COMPLEX, results=FLOATS)
-IMAG = unary("IMAG", NoOptions, 1, jnp.imag, dtypes=COMPLEX, results=FLOATS)
-COMPLEX_ABS = unary("COMPLEX_ABS", NoOptions, 1, _modulus, dtypes=COMPLEX, results=FLOATS)
 
 
 # ---- operators that read no number: ZEROS_LIKE, BITCAST
@@ -332,40 +272,49 @@ def _lower_bitcast(op: Op[NoOptions]) -> Function:
     return lambda x: (lax.bitcast_convert_type(x, dtype),)
 
 
-ZEROS_LIKE = OpRule("ZEROS_LIKE", NoOptions, 1, _why_not_zeros, _lower_zeros)
-BITCAST = OpRule("BITCAST", NoOptions, 1, _why_not_bitcast, _lower_bitcast)
-
 RULES = table(
-    ADD,
-    SUB,
-    MUL,
-    DIV,
-    FLOOR_DIV,
-    FLOOR_MOD,
-    MAXIMUM,
-    MINIMUM,
-    POW,
-    SQUARED_DIFFERENCE,
-    ADD_N,
-    ATAN2,
-    BITWISE_XOR,
-    RIGHT_SHIFT,
-    ABS,
-    NEG,
-    SIGN,
-    SQUARE,
-    SQRT,
-    RSQRT,
-    EXP,
-    LOG,
-    SIN,
-    COS,
-    FLOOR,
-    CEIL,
-    ROUND,
-    REAL,
-    IMAG,
-    COMPLEX_ABS,
-    ZEROS_LIKE,
-    BITCAST,
+    _activated("ADD", AddOptions, 6, jnp.add, quantized.ADD),
+    _activated("SUB", SubOptions, 5, jnp.subtract, quantized.SUB),
+    _activated("MUL", MulOptions, 8, jnp.multiply, quantized.MUL),
+    _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _why_not_integer_zero),
+    binary("FLOOR_DIV", NoOptions, 3, _floor_divide, why_not=_why_not_zero),
+    binary("FLOOR_MOD", NoOptions, 2, jnp.remainder, why_not=_why_not_integer_zero),
+    # If either is NaN, y. Equal values share the slope.
+    binary("MAXIMUM", NoOptions, 4, derived_as(lambda x, y: jnp.where(x > y, x, y), jnp.maximum)),
+    binary("MINIMUM", NoOptions, 4, derived_as(lambda x, y: jnp.where(x < y, x, y), jnp.minimum)),
+    dataclasses.replace(
+        pointwise("POW", NoOptions, 1, _power, Operands(NUMBERS, 2), why_not=_why_not_power),
+        built_in=(1,),
+    ),
+    binary(
+        "SQUARED_DIFFERENCE",
+        NoOptions,
+        2,
+        lambda x, y: (x - y) * (x - y),
+        integer=quantized.SQUARED_DIFFERENCE,
+    ),
+    pointwise(
+        "ADD_N", NoOptions, 1, _add_n, Operands(NUMBERS, 2, variadic=True), why_not=_why_not_add_n
+    ),
+    binary("ATAN2", NoOptions, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2),
+    binary("BITWISE_XOR", NoOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS),
+    binary("RIGHT_SHIFT", NoOptions, 1, _right_shift, dtypes=INTEGERS),
+    unary("ABS", NoOptions, 5, _abs, dtypes=NUMBERS, integer=quantized.ABS),
+    unary("NEG", NoOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX),
+    unary("SIGN", NoOptions, 2, jnp.sign, dtypes=NUMBERS),
+    unary("SQUARE", NoOptions, 1, lambda x: x * x, dtypes=NUMBERS),
+    unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT),
+    unary("RSQRT", NoOptions, 3, _rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT),
+    unary("EXP", NoOptions, 2, jnp.exp, integer=quantized.EXP),
+    unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG),
+    unary("SIN", NoOptions, 2, jnp.sin),
+    unary("COS", NoOptions, 2, jnp.cos),
+    unary("FLOOR", NoOptions, 1, jnp.floor),
+    unary("CEIL", NoOptions, 1, jnp.ceil),
+    unary("ROUND", NoOptions, 1, jnp.rint),  # halves to even
+    unary("REAL", NoOptions, 1, jnp.real, dtypes=COMPLEX, results=FLOATS),
+    unary("IMAG", NoOptions, 1, jnp.imag, dtypes=COMPLEX, results=FLOATS),
+    unary("COMPLEX_ABS", NoOptions, 1, _modulus, dtypes=COMPLEX, results=FLOATS),
+    OpRule("ZEROS_LIKE", NoOptions, 1, _why_not_zeros, _lower_zeros),
+    OpRule("BITCAST", NoOptions, 1, _why_not_bitcast, _lower_bitcast),
 )

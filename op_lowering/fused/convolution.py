@@ -89,14 +89,14 @@ def _algorithms(op: Op[FusedConvolutionOptions]) -> Mapping[str, Any]:
     return {library: None, **algorithms} if op.context.platform == "gpu" else algorithms
 
 
-FUSED_CONVOLUTION = OpRule(
-    "fused_convolution",
-    FusedConvolutionOptions,
-    1,
-    _why_not,
-    _lower,
-    arity=2,
-    algorithms=_algorithms,
+FUSED = table(
+    OpRule(
+        "fused_convolution",
+        FusedConvolutionOptions,
+        1,
+        _why_not,
+        _lower,
+        arity=2,
+        algorithms=_algorithms,
+    )
 )
-
-FUSED = table(FUSED_CONVOLUTION)

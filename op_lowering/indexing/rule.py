@@ -80,9 +80,6 @@ def _lower_gather(op: Op[GatherOptions]) -> Function:
     return lambda x, positions: (take(x, int32_indices(positions)),)
 
 
-GATHER = OpRule("GATHER", GatherOptions, 8, _why_not_gather, _lower_gather, arity=2)
-
-
 def _why_not_gather_nd(op: Op[NoOptions]) -> str | None:
     x, indices = op.inputs[:2]
     reason = first_reason(
@@ -111,9 +108,6 @@ def _lower_gather_nd(op: Op[NoOptions]) -> Function:
     return gather_nd
 
 
-GATHER_ND = OpRule("GATHER_ND", NoOptions, 6, _why_not_gather_nd, _lower_gather_nd, arity=2)
-
-
 def _why_not_scatter_nd(op: Op[NoOptions]) -> str | None:
     (indices, updates), y = op.inputs[:2], op.outputs[0]
     reason = first_reason(
@@ -140,9 +134,6 @@ def _lower_scatter_nd(op: Op[NoOptions]) -> Function:
         return (y.astype(dtype),)
 
     return scatter_nd
-
-
-SCATTER_ND = OpRule("SCATTER_ND", NoOptions, 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3)
 
 
 def _why_not_sparse_to_dense(op: Op[SparseToDenseOptions]) -> str | None:
@@ -183,16 +174,6 @@ def _lower_sparse_to_dense(op: Op[SparseToDenseOptions]) -> Function:
     return sparse_to_dense
 
 
-SPARSE_TO_DENSE = OpRule(
-    "SPARSE_TO_DENSE",
-    SparseToDenseOptions,
-    3,
-    _why_not_sparse_to_dense,
-    _lower_sparse_to_dense,
-    arity=4,
-)
-
-
 def _why_not_embedding_lookup(op: Op[NoOptions]) -> str | None:
     (ids, table), y = op.inputs[:2], op.outputs[0]
     is_dequantized = table.dtype != y.dtype
@@ -210,11 +191,6 @@ def _lower_embedding_lookup(op: Op[NoOptions]) -> Function:
     if table.dtype != y.dtype:
         return lower_dequantizing_lookup(op.context, table, y)
     return lambda ids, table: (jnp.take(table, ids, axis=0, mode="clip"),)
-
-
-EMBEDDING_LOOKUP = OpRule(
-    "EMBEDDING_LOOKUP", NoOptions, 5, _why_not_embedding_lookup, _lower_embedding_lookup, arity=2
-)
 
 
 def _why_not_one_hot(op: Op[OneHotOptions]) -> str | None:
@@ -242,9 +218,6 @@ def _lower_one_hot(op: Op[OneHotOptions]) -> Function:
         return (jnp.where(hot, jnp.reshape(on, ()), jnp.reshape(off, ())),)
 
     return one_hot
-
-
-ONE_HOT = OpRule("ONE_HOT", OneHotOptions, 1, _why_not_one_hot, _lower_one_hot, arity=4)
 
 
 def _why_not_reverse_sequence(op: Op[ReverseSequenceOptions]) -> str | None:
@@ -278,16 +251,6 @@ def _lower_reverse_sequence(op: Op[ReverseSequenceOptions]) -> Function:
     return reverse_sequence
 
 
-REVERSE_SEQUENCE = OpRule(
-    "REVERSE_SEQUENCE",
-    ReverseSequenceOptions,
-    1,
-    _why_not_reverse_sequence,
-    _lower_reverse_sequence,
-    arity=2,
-)
-
-
 def _why_not_matrix_diag(op: Op[NoOptions]) -> str | None:
     x = op.inputs[0]
     return first_reason(
@@ -311,9 +274,6 @@ def _with_diagonal(x: jax.Array, diagonal: jax.Array) -> jax.Array:
     return jnp.where(on_diagonal, values, x)
 
 
-MATRIX_DIAG = OpRule("MATRIX_DIAG", NoOptions, 1, _why_not_matrix_diag, _lower_matrix_diag)
-
-
 def _why_not_matrix_set_diag(op: Op[NoOptions]) -> str | None:
     x, diagonal = op.inputs[:2]
     matrix = len(x.shape) >= 2
@@ -328,16 +288,6 @@ def _lower_matrix_set_diag(_op: Op[NoOptions]) -> Function:
     return lambda x, diagonal: (_with_diagonal(x, diagonal),)
 
 
-MATRIX_SET_DIAG = OpRule(
-    "MATRIX_SET_DIAG",
-    NoOptions,
-    1,
-    _why_not_matrix_set_diag,
-    _lower_matrix_set_diag,
-    arity=2,
-)
-
-
 def _why_not_where(op: Op[NoOptions]) -> str | None:
     condition = op.inputs[0]
     return first_reason(
@@ -350,9 +300,6 @@ def _why_not_where(op: Op[NoOptions]) -> str | None:
 def _lower_where(op: Op[NoOptions]) -> Function:
     coordinates = np.argwhere(np.asarray(op.inputs[0].const)).astype(op.outputs[0].dtype)
     return lambda _condition: (jnp.asarray(coordinates),)
-
-
-WHERE = OpRule("WHERE", NoOptions, 2, _why_not_where, _lower_where)
 
 
 def _why_not_unique(op: Op[UniqueOptions]) -> str | None:
@@ -374,18 +321,39 @@ def _lower_unique(op: Op[UniqueOptions]) -> Function:
     return lambda _x: (jnp.asarray(values), jnp.asarray(positions))
 
 
-UNIQUE = OpRule("UNIQUE", UniqueOptions, 1, _why_not_unique, _lower_unique)
-
 RULES = table(
-    GATHER,
-    GATHER_ND,
-    SCATTER_ND,
-    SPARSE_TO_DENSE,
-    EMBEDDING_LOOKUP,
-    ONE_HOT,
-    REVERSE_SEQUENCE,
-    MATRIX_DIAG,
-    MATRIX_SET_DIAG,
-    WHERE,
-    UNIQUE,
+    OpRule("GATHER", GatherOptions, 8, _why_not_gather, _lower_gather, arity=2),
+    OpRule("GATHER_ND", NoOptions, 6, _why_not_gather_nd, _lower_gather_nd, arity=2),
+    OpRule("SCATTER_ND", NoOptions, 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3),
+    OpRule(
+        "SPARSE_TO_DENSE",
+        SparseToDenseOptions,
+        3,
+        _why_not_sparse_to_dense,
+        _lower_sparse_to_dense,
+        arity=4,
+    ),
+    OpRule(
+        "EMBEDDING_LOOKUP",
+        NoOptions,
+        5,
+        _why_not_embedding_lookup,
+        _lower_embedding_lookup,
+        arity=2,
+    ),
+    OpRule("ONE_HOT", OneHotOptions, 1, _why_not_one_hot, _lower_one_hot, arity=4),
+    OpRule(
+        "REVERSE_SEQUENCE",
+        ReverseSequenceOptions,
+        1,
+        _why_not_reverse_sequence,
+        _lower_reverse_sequence,
+        arity=2,
+    ),
+    OpRule("MATRIX_DIAG", NoOptions, 1, _why_not_matrix_diag, _lower_matrix_diag),
+    OpRule(
+        "MATRIX_SET_DIAG", NoOptions, 1, _why_not_matrix_set_diag, _lower_matrix_set_diag, arity=2
+    ),
+    OpRule("WHERE", NoOptions, 2, _why_not_where, _lower_where),
+    OpRule("UNIQUE", UniqueOptions, 1, _why_not_unique, _lower_unique),
 )

@@ -48,9 +48,6 @@ def _lower_transpose(op: Op[NoOptions]) -> Function:
     return lambda x, _perm: (lax.transpose(x, perm),)
 
 
-TRANSPOSE = OpRule("TRANSPOSE", NoOptions, 9, _why_not_transpose, _lower_transpose, arity=2)
-
-
 def _why_not_concatenation(op: Op[ConcatenationOptions]) -> str | None:
     y, activation = op.outputs[0], op.options.fused_activation_function
     rank = len(y.shape)
@@ -84,11 +81,6 @@ def _lower_concatenation(op: Op[ConcatenationOptions]) -> Function:
     return concatenation
 
 
-CONCATENATION = OpRule(
-    "CONCATENATION", ConcatenationOptions, 7, _why_not_concatenation, _lower_concatenation
-)
-
-
 def _why_not_pack(op: Op[PackOptions]) -> str | None:
     return why_not_present(*op.inputs) or first_reason(
         why_not_moved(op.context, op.outputs[0], *op.inputs),
@@ -100,9 +92,6 @@ def _why_not_pack(op: Op[PackOptions]) -> str | None:
 def _lower_pack(op: Op[PackOptions]) -> Function:
     axis = op.options.axis
     return lambda *xs: (jnp.stack(xs, axis),)
-
-
-PACK = OpRule("PACK", PackOptions, 5, _why_not_pack, _lower_pack)
 
 
 def _why_not_tile(op: Op[NoOptions]) -> str | None:
@@ -121,9 +110,6 @@ def _lower_tile(op: Op[NoOptions]) -> Function:
     return lambda x, _times: (jnp.tile(x, times),)
 
 
-TILE = OpRule("TILE", NoOptions, 3, _why_not_tile, _lower_tile, arity=2)
-
-
 def _why_not_reverse(op: Op[NoOptions]) -> str | None:
     x, axes = op.inputs[:2]
     reason = first_reason(
@@ -137,9 +123,6 @@ def _why_not_reverse(op: Op[NoOptions]) -> str | None:
 def _lower_reverse(op: Op[NoOptions]) -> Function:
     axes = sorted({axis % len(op.inputs[0].shape) for axis in integers(op.inputs[1])})
     return lambda x, _axes: (lax.rev(x, axes),)
-
-
-REVERSE_V2 = OpRule("REVERSE_V2", NoOptions, 4, _why_not_reverse, _lower_reverse, arity=2)
 
 
 def _why_not_roll(op: Op[CustomOptions]) -> str | None:
@@ -168,9 +151,6 @@ def _lower_roll(op: Op[CustomOptions]) -> Function:
         return roll
     shifts, axes = integers(op.inputs[1]), integers(op.inputs[2])
     return lambda x, _shift, _axis: (jnp.roll(x, shifts, axes),)
-
-
-ROLL = OpRule("Roll", CustomOptions, 1, _why_not_roll, _lower_roll, arity=3)
 
 
 def _why_not_blocks(x: TensorSpec, block: TensorSpec, margins: TensorSpec) -> str | None:
@@ -218,16 +198,6 @@ def _lower_space_to_batch(op: Op[NoOptions]) -> Function:
     return space_to_batch
 
 
-SPACE_TO_BATCH_ND = OpRule(
-    "SPACE_TO_BATCH_ND",
-    NoOptions,
-    4,
-    _why_not_space_to_batch,
-    _lower_space_to_batch,
-    arity=3,
-)
-
-
 def _why_not_batch_to_space(op: Op[NoOptions]) -> str | None:
     x, block, crops = op.inputs[:3]
     reason = why_not_moved(op.context, x, op.outputs[0]) or _why_not_blocks(x, block, crops)
@@ -259,16 +229,6 @@ def _lower_batch_to_space(op: Op[NoOptions]) -> Function:
     return batch_to_space
 
 
-BATCH_TO_SPACE_ND = OpRule(
-    "BATCH_TO_SPACE_ND",
-    NoOptions,
-    4,
-    _why_not_batch_to_space,
-    _lower_batch_to_space,
-    arity=3,
-)
-
-
 def _why_not_space_to_depth(op: Op[SpaceToDepthOptions]) -> str | None:
     x, b = op.inputs[0], op.options.block_size
     even = b > 0 and len(x.shape) == 4 and x.shape[1] % b == x.shape[2] % b == 0
@@ -287,11 +247,6 @@ def _lower_space_to_depth(op: Op[SpaceToDepthOptions]) -> Function:
         return (lax.transpose(x, (0, 1, 3, 2, 4, 5)).reshape(shape),)
 
     return space_to_depth
-
-
-SPACE_TO_DEPTH = OpRule(
-    "SPACE_TO_DEPTH", SpaceToDepthOptions, 2, _why_not_space_to_depth, _lower_space_to_depth
-)
 
 
 def _why_not_depth_to_space(op: Op[DepthToSpaceOptions]) -> str | None:
@@ -314,19 +269,23 @@ def _lower_depth_to_space(op: Op[DepthToSpaceOptions]) -> Function:
     return depth_to_space
 
 
-DEPTH_TO_SPACE = OpRule(
-    "DEPTH_TO_SPACE", DepthToSpaceOptions, 2, _why_not_depth_to_space, _lower_depth_to_space
-)
-
 RULES = table(
-    TRANSPOSE,
-    CONCATENATION,
-    PACK,
-    TILE,
-    REVERSE_V2,
-    ROLL,
-    SPACE_TO_BATCH_ND,
-    BATCH_TO_SPACE_ND,
-    SPACE_TO_DEPTH,
-    DEPTH_TO_SPACE,
+    OpRule("TRANSPOSE", NoOptions, 9, _why_not_transpose, _lower_transpose, arity=2),
+    OpRule("CONCATENATION", ConcatenationOptions, 7, _why_not_concatenation, _lower_concatenation),
+    OpRule("PACK", PackOptions, 5, _why_not_pack, _lower_pack),
+    OpRule("TILE", NoOptions, 3, _why_not_tile, _lower_tile, arity=2),
+    OpRule("REVERSE_V2", NoOptions, 4, _why_not_reverse, _lower_reverse, arity=2),
+    OpRule("Roll", CustomOptions, 1, _why_not_roll, _lower_roll, arity=3),
+    OpRule(
+        "SPACE_TO_BATCH_ND", NoOptions, 4, _why_not_space_to_batch, _lower_space_to_batch, arity=3
+    ),
+    OpRule(
+        "BATCH_TO_SPACE_ND", NoOptions, 4, _why_not_batch_to_space, _lower_batch_to_space, arity=3
+    ),
+    OpRule(
+        "SPACE_TO_DEPTH", SpaceToDepthOptions, 2, _why_not_space_to_depth, _lower_space_to_depth
+    ),
+    OpRule(
+        "DEPTH_TO_SPACE", DepthToSpaceOptions, 2, _why_not_depth_to_space, _lower_depth_to_space
+    ),
 )

@@ -256,17 +256,19 @@ def _many_matrices(a: Arithmetic, o: BatchMatMulOptions, x: jax.Array, w: jax.Ar
     return a.dot(x, w, contract, (both, both))
 
 
-FULLY_CONNECTED = OpRule(
-    "FULLY_CONNECTED",
-    FullyConnectedOptions,
-    14,
-    _why_not_fully_connected,
-    _lower_fully_connected,
-    arity=2,
-    algorithms=_algorithms,
-)
 BATCH_MATMUL = OpRule(
     "BATCH_MATMUL", BatchMatMulOptions, 4, _why_not_batch_matmul, _lower_batch_matmul, arity=2
 )
 
-RULES = table(FULLY_CONNECTED, BATCH_MATMUL)
+RULES = table(
+    OpRule(
+        "FULLY_CONNECTED",
+        FullyConnectedOptions,
+        14,
+        _why_not_fully_connected,
+        _lower_fully_connected,
+        arity=2,
+        algorithms=_algorithms,
+    ),
+    BATCH_MATMUL,
+)

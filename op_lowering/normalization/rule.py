@@ -114,9 +114,6 @@ def _lower_log_softmax(op: Op[NoOptions]) -> Function:
     return log_softmax
 
 
-LOG_SOFTMAX = OpRule("LOG_SOFTMAX", NoOptions, 2, _why_not_log_softmax, _lower_log_softmax)
-
-
 def _why_not_l2(op: Op[L2NormOptions]) -> str | None:
     x, y, activation = op.inputs[0], op.outputs[0], op.options.fused_activation_function
     if activation is not ActivationFunctionType.NONE:
@@ -139,9 +136,6 @@ def _lower_l2(op: Op[L2NormOptions]) -> Function:
         return ((wide / jnp.maximum(norm, scalar(_L2_EPSILON, norm))).astype(x.dtype),)
 
     return l2_normalization
-
-
-L2_NORMALIZATION = OpRule("L2_NORMALIZATION", L2NormOptions, 2, _why_not_l2, _lower_l2)
 
 
 def _why_not_local_response(op: Op[LocalResponseNormalizationOptions]) -> str | None:
@@ -180,12 +174,15 @@ def _lower_local_response(op: Op[LocalResponseNormalizationOptions]) -> Function
     return local_response_normalization
 
 
-LOCAL_RESPONSE_NORMALIZATION = OpRule(
-    "LOCAL_RESPONSE_NORMALIZATION",
-    LocalResponseNormalizationOptions,
-    1,
-    _why_not_local_response,
-    _lower_local_response,
+RULES = table(
+    SOFTMAX,
+    OpRule("LOG_SOFTMAX", NoOptions, 2, _why_not_log_softmax, _lower_log_softmax),
+    OpRule("L2_NORMALIZATION", L2NormOptions, 2, _why_not_l2, _lower_l2),
+    OpRule(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        LocalResponseNormalizationOptions,
+        1,
+        _why_not_local_response,
+        _lower_local_response,
+    ),
 )
-
-RULES = table(SOFTMAX, LOG_SOFTMAX, L2_NORMALIZATION, LOCAL_RESPONSE_NORMALIZATION)

@@ -63,10 +63,6 @@ def _lower_pad(op: Op[Options]) -> Function:
     return pad
 
 
-PAD = OpRule("PAD", NoOptions, 6, _why_not_pad, _lower_pad, arity=2)
-PADV2 = OpRule("PADV2", NoOptions, 6, _why_not_pad, _lower_pad, arity=2)
-
-
 def _why_not_mirror_pad(op: Op[MirrorPadOptions]) -> str | None:
     x, paddings = op.inputs[:2]
     reason = first_reason(why_not_moved(op.context, x, op.outputs[0]), _why_not_widths(x, paddings))
@@ -97,8 +93,8 @@ def _lower_mirror_pad(op: Op[MirrorPadOptions]) -> Function:
     return mirror_pad
 
 
-MIRROR_PAD = OpRule(
-    "MIRROR_PAD", MirrorPadOptions, 3, _why_not_mirror_pad, _lower_mirror_pad, arity=2
+RULES = table(
+    OpRule("PAD", NoOptions, 6, _why_not_pad, _lower_pad, arity=2),
+    OpRule("PADV2", NoOptions, 6, _why_not_pad, _lower_pad, arity=2),
+    OpRule("MIRROR_PAD", MirrorPadOptions, 3, _why_not_mirror_pad, _lower_mirror_pad, arity=2),
 )
-
-RULES = table(PAD, PADV2, MIRROR_PAD)

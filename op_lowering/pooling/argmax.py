@@ -196,14 +196,10 @@ def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
     return images.reshape(y.shape)
 
 
-MAX_POOL_WITH_ARGMAX = OpRule(
-    "MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, 1, _why_not_tensorflow, _lower_tensorflow
+RULES = table(
+    OpRule(
+        "MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, 1, _why_not_tensorflow, _lower_tensorflow
+    ),
+    OpRule("MaxPoolingWithArgmax2D", PoolParamsOptions, 1, _why_not_mediapipe, _lower_mediapipe),
+    OpRule("MaxUnpooling2D", PoolParamsOptions, 1, _why_not_unpool, _lower_unpool, arity=2),
 )
-MAX_POOLING_WITH_ARGMAX_2D = OpRule(
-    "MaxPoolingWithArgmax2D", PoolParamsOptions, 1, _why_not_mediapipe, _lower_mediapipe
-)
-MAX_UNPOOLING_2D = OpRule(
-    "MaxUnpooling2D", PoolParamsOptions, 1, _why_not_unpool, _lower_unpool, arity=2
-)
-
-RULES = table(MAX_POOL_WITH_ARGMAX, MAX_POOLING_WITH_ARGMAX_2D, MAX_UNPOOLING_2D)

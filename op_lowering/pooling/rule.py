@@ -290,10 +290,10 @@ def _rule_3d(name: str, reduction: _Reduction) -> OpRule[Pool3DOptions]:
     return OpRule(name, Pool3DOptions, 1, pool.why_not, pool.lower, algorithms=pool.algorithms)
 
 
-AVERAGE_POOL_2D = _rule_2d("AVERAGE_POOL_2D", 3, _AVERAGE)
-MAX_POOL_2D = _rule_2d("MAX_POOL_2D", 3, _MAX)
-L2_POOL_2D = _rule_2d("L2_POOL_2D", 1, _L2)
-AVG_POOL_3D = _rule_3d("AvgPool3D", _AVERAGE)
-MAX_POOL_3D = _rule_3d("MaxPool3D", _MAX)
-
-RULES = table(AVERAGE_POOL_2D, MAX_POOL_2D, L2_POOL_2D, AVG_POOL_3D, MAX_POOL_3D)
+RULES = table(
+    _rule_2d("AVERAGE_POOL_2D", 3, _AVERAGE),
+    _rule_2d("MAX_POOL_2D", 3, _MAX),
+    _rule_2d("L2_POOL_2D", 1, _L2),
+    _rule_3d("AvgPool3D", _AVERAGE),
+    _rule_3d("MaxPool3D", _MAX),
+)

@@ -219,22 +219,22 @@ def _lower_lstm(op: Op[LSTMOptions]) -> Function:
     return _LOWER[op.options.kernel_type](op)
 
 
-LSTM = OpRule("LSTM", LSTMOptions, 4, _why_not_lstm, _lower_lstm, variable_inputs)
-UNIDIRECTIONAL_SEQUENCE_LSTM = OpRule(
-    "UNIDIRECTIONAL_SEQUENCE_LSTM",
-    UnidirectionalSequenceLSTMOptions,
-    4,
-    _why_not_full,
-    _lower_unidirectional,
-    variable_inputs,
+RULES = table(
+    OpRule("LSTM", LSTMOptions, 4, _why_not_lstm, _lower_lstm, variable_inputs),
+    OpRule(
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        UnidirectionalSequenceLSTMOptions,
+        4,
+        _why_not_full,
+        _lower_unidirectional,
+        variable_inputs,
+    ),
+    OpRule(
+        "BIDIRECTIONAL_SEQUENCE_LSTM",
+        BidirectionalSequenceLSTMOptions,
+        3,
+        _why_not_bidirectional,
+        _lower_bidirectional,
+        variable_inputs,
+    ),
 )
-BIDIRECTIONAL_SEQUENCE_LSTM = OpRule(
-    "BIDIRECTIONAL_SEQUENCE_LSTM",
-    BidirectionalSequenceLSTMOptions,
-    3,
-    _why_not_bidirectional,
-    _lower_bidirectional,
-    variable_inputs,
-)
-
-RULES = table(LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM, BIDIRECTIONAL_SEQUENCE_LSTM)

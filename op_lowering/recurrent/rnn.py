@@ -423,25 +423,25 @@ def _lower_integer_svdf(op: Op[SVDFOptions]) -> Function:
     return svdf
 
 
-RNN = OpRule("RNN", RNNOptions, 3, _why_not_rnn, _lower_rnn, variable_inputs, arity=5)
-UNIDIRECTIONAL_SEQUENCE_RNN = OpRule(
-    "UNIDIRECTIONAL_SEQUENCE_RNN",
-    SequenceRNNOptions,
-    3,
-    _why_not_rnn,
-    _lower_sequence,
-    variable_inputs,
-    arity=5,
+RULES = table(
+    OpRule("RNN", RNNOptions, 3, _why_not_rnn, _lower_rnn, variable_inputs, arity=5),
+    OpRule(
+        "UNIDIRECTIONAL_SEQUENCE_RNN",
+        SequenceRNNOptions,
+        3,
+        _why_not_rnn,
+        _lower_sequence,
+        variable_inputs,
+        arity=5,
+    ),
+    OpRule(
+        "BIDIRECTIONAL_SEQUENCE_RNN",
+        BidirectionalSequenceRNNOptions,
+        3,
+        _why_not_bidirectional,
+        _lower_bidirectional,
+        variable_inputs,
+        arity=9,
+    ),
+    OpRule("SVDF", SVDFOptions, 4, _why_not_svdf, _lower_svdf, variable_inputs, arity=3),
 )
-BIDIRECTIONAL_SEQUENCE_RNN = OpRule(
-    "BIDIRECTIONAL_SEQUENCE_RNN",
-    BidirectionalSequenceRNNOptions,
-    3,
-    _why_not_bidirectional,
-    _lower_bidirectional,
-    variable_inputs,
-    arity=9,
-)
-SVDF = OpRule("SVDF", SVDFOptions, 4, _why_not_svdf, _lower_svdf, variable_inputs, arity=3)
-
-RULES = table(RNN, UNIDIRECTIONAL_SEQUENCE_RNN, BIDIRECTIONAL_SEQUENCE_RNN, SVDF)

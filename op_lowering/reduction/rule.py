@@ -150,97 +150,65 @@ def limits(dtype: np.dtype) -> tuple[float, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rounding:
-    """A reduction of floats with the kernels' rounding.
+class _Reduction:
+    """A reduction over axes: inputs x and axes, one output.
 
     Attributes:
-        in_order: for a CPU in integer mode: dynamic range operators that follow quantize floats on
-            the fly, and a difference in the last bit that moves a value to the next step grows
-            large after a few layers.
-        of_rows: for a few rows of floats by a CPU's delegate.
+        reduce: the function of values without a scale.
+        dtypes: their dtypes.
+        compares: the result is one of the values, so quantized ones need no arithmetic.
+        quantized: the arithmetic of quantized values.
+        in_order: the same with the kernels' rounding, for a CPU in integer mode: dynamic range
+            operators that follow quantize floats on the fly, and a difference in the last bit that
+            moves a value to the next step grows large after a few layers.
+        of_rows: the same for a few rows of floats by a CPU's delegate.
+        native: our CPU kernel's function, if it supports the operator.
     """
 
-    in_order: _Reduce
-    of_rows: _Reduce
+    reduce: _Reduce
+    dtypes: _Dtypes
+    compares: bool = False
+    quantized: quantized_reduction.IntegerReduction | None = None
+    in_order: _Reduce | None = None
+    of_rows: _Reduce | None = None
+    native: mean_cpu_kernel.Native | None = None
 
+    def rule(self, name: str, max_version: int) -> OpRule[ReducerOptions]:
+        return OpRule(name, ReducerOptions, max_version, self.why_not, self.lower, arity=2)
 
-def _reducer(
-    name: str,
-    max_version: int,
-    reduce: _Reduce,
-    dtypes: _Dtypes,
-    *,
-    compares: bool = False,
-    quantized: quantized_reduction.IntegerReduction | None = None,
-    rounding: _Rounding | None = None,
-    native: mean_cpu_kernel.Native | None = None,
-) -> OpRule:
-    """The rule of a reduction: inputs x and axes, one output.
-
-    `compares`: the result is one of the values, so quantized ones need no arithmetic.
-    `quantized`: the arithmetic of quantized values. `native`: our CPU kernel's function, if it
-    supports the operator.
-    """
-
-    def why_not(op: Op[ReducerOptions]) -> str | None:
+    def why_not(self, op: Op[ReducerOptions]) -> str | None:
         x, axes = op.inputs[:2]
         reason = why_not_axes(x, axes)
         if reason is not None:
             return reason
-        if x.is_quantized and quantized is not None:
-            return quantized.why_not(x, op.outputs[0], _resolve(axes, len(x.shape)))
-        if compares:
+        if x.is_quantized and self.quantized is not None:
+            return self.quantized.why_not(x, op.outputs[0], _resolve(axes, len(x.shape)))
+        if self.compares:
             return why_not_ordered(op.context, x, op.outputs[0])
-        return why_not_dtype(x, dtypes)
+        return why_not_dtype(x, self.dtypes)
 
-    def lower(op: Op[ReducerOptions]) -> Function:
+    def lower(self, op: Op[ReducerOptions]) -> Function:
         (x, axes), y = op.inputs[:2], op.outputs[0]
         over = _resolve(axes, len(x.shape))
-        if x.is_quantized and quantized is not None:
-            of_integers = quantized.lower(x, y, over)
+        if x.is_quantized and self.quantized is not None:
+            of_integers = self.quantized.lower(x, y, over)
             return lambda x, _axes: (of_integers(x).reshape(y.shape),)
-
-        by_kernel = None if native is None else native(op.context, x, over)
+        by_kernel = None if self.native is None else self.native(op.context, x, over)
         if by_kernel is not None:
             return lambda x, _axes: (by_kernel(x).reshape(y.shape),)
-        wide = x.dtype if compares else op.context.precision.accumulator(x.dtype)
-        is_last = over == (len(x.shape) - 1,) and has_few_rows(op.context, x)
-        chosen = reduce
-        if rounding is not None and (op.context.follows_kernels or is_last):
-            chosen = rounding.in_order if op.context.follows_kernels else rounding.of_rows
+        wide = x.dtype if self.compares else op.context.precision.accumulator(x.dtype)
+        reduce = self._rounding(op.context, x, over) or self.reduce
 
         def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
-            return (chosen(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
+            return (reduce(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
 
         return run
 
-    return OpRule(name, ReducerOptions, max_version, why_not, lower, arity=2)
-
-
-MEAN = _reducer(
-    "MEAN",
-    3,
-    _mean,
-    FLOATS | INDICES,
-    quantized=quantized_reduction.MEAN,
-    rounding=_Rounding(_mean_in_order, _mean_of_rows),
-    native=mean_cpu_kernel.mean,
-)
-SUM = _reducer(
-    "SUM",
-    2,
-    _sum,
-    FLOATS | INDICES,
-    quantized=quantized_reduction.SUM,
-    rounding=_Rounding(_sum_in_order, _sum_in_order),
-)
-REDUCE_PROD = _reducer(
-    "REDUCE_PROD", 2, _prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD
-)
-REDUCE_MAX = _reducer("REDUCE_MAX", 3, _max, FLOATS | INTEGERS, compares=True)
-REDUCE_MIN = _reducer("REDUCE_MIN", 3, _min, FLOATS | INTEGERS, compares=True)
-REDUCE_ANY = _reducer("REDUCE_ANY", 1, jnp.any, BOOLS)
-REDUCE_ALL = _reducer("REDUCE_ALL", 1, jnp.all, BOOLS)
+    def _rounding(self, context: LoweringContext, x: TensorSpec, over: _Axes) -> _Reduce | None:
+        if context.follows_kernels:
+            return self.in_order
+        is_last = over == (len(x.shape) - 1,)
+        return self.of_rows if is_last and has_few_rows(context, x) else None
 
 
 def _why_not_arg(op: Op[Options]) -> str | None:
@@ -333,10 +301,6 @@ def _best(x: jax.Array, axis: int, reduce: Callable[..., jax.Array]) -> jax.Arra
     return reduce(x, axis=axis, keepdims=True)
 
 
-ARG_MAX = _arg_rule("ARG_MAX", ArgMaxOptions, jnp.max)
-ARG_MIN = _arg_rule("ARG_MIN", ArgMinOptions, jnp.min)
-
-
 def _why_not_cumsum(op: Op[CumsumOptions]) -> str | None:
     x, axis = op.inputs[:2]
     return first_reason(
@@ -363,8 +327,30 @@ def _lower_cumsum(op: Op[CumsumOptions]) -> Function:
     return cumsum
 
 
-CUMSUM = OpRule("CUMSUM", CumsumOptions, 1, _why_not_cumsum, _lower_cumsum, arity=2)
-
 RULES = table(
-    MEAN, SUM, REDUCE_PROD, REDUCE_MAX, REDUCE_MIN, REDUCE_ANY, REDUCE_ALL, ARG_MAX, ARG_MIN, CUMSUM
+    _Reduction(
+        _mean,
+        FLOATS | INDICES,
+        quantized=quantized_reduction.MEAN,
+        in_order=_mean_in_order,
+        of_rows=_mean_of_rows,
+        native=mean_cpu_kernel.mean,
+    ).rule("MEAN", 3),
+    _Reduction(
+        _sum,
+        FLOATS | INDICES,
+        quantized=quantized_reduction.SUM,
+        in_order=_sum_in_order,
+        of_rows=_sum_in_order,
+    ).rule("SUM", 2),
+    _Reduction(_prod, FLOATS | INTEGERS, quantized=quantized_reduction.REDUCE_PROD).rule(
+        "REDUCE_PROD", 2
+    ),
+    _Reduction(_max, FLOATS | INTEGERS, compares=True).rule("REDUCE_MAX", 3),
+    _Reduction(_min, FLOATS | INTEGERS, compares=True).rule("REDUCE_MIN", 3),
+    _Reduction(jnp.any, BOOLS).rule("REDUCE_ANY", 1),
+    _Reduction(jnp.all, BOOLS).rule("REDUCE_ALL", 1),
+    _arg_rule("ARG_MAX", ArgMaxOptions, jnp.max),
+    _arg_rule("ARG_MIN", ArgMinOptions, jnp.min),
+    OpRule("CUMSUM", CumsumOptions, 1, _why_not_cumsum, _lower_cumsum, arity=2),
 )

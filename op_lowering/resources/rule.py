@@ -46,32 +46,23 @@ def _lower_assign(_op: Op[Options]) -> Function:
     return lambda _handle, value, _old: (value,)
 
 
-READ_VARIABLE = OpRule("READ_VARIABLE", NoOptions, 1, _why_not_read, _lower_read)
-ASSIGN_VARIABLE = OpRule(
-    "ASSIGN_VARIABLE",
-    NoOptions,
-    1,
-    _why_not_assign,
-    _lower_assign,
-    variable_inputs,
-    arity=2,
-    results=0,
-)
-
-
-VAR_HANDLE = host_only("VAR_HANDLE", VarHandleOptions, 1, "XLA does not support resource handles")
 _TABLES = "XLA does not support hash tables"
-HASHTABLE = host_only("HASHTABLE", HashtableOptions, 1, _TABLES)
-HASHTABLE_FIND = host_only("HASHTABLE_FIND", NoOptions, 1, _TABLES)
-HASHTABLE_IMPORT = host_only("HASHTABLE_IMPORT", NoOptions, 1, _TABLES)
-HASHTABLE_SIZE = host_only("HASHTABLE_SIZE", NoOptions, 1, _TABLES)
 
 RULES = table(
-    ASSIGN_VARIABLE,
-    HASHTABLE,
-    HASHTABLE_FIND,
-    HASHTABLE_IMPORT,
-    HASHTABLE_SIZE,
-    READ_VARIABLE,
-    VAR_HANDLE,
+    OpRule(
+        "ASSIGN_VARIABLE",
+        NoOptions,
+        1,
+        _why_not_assign,
+        _lower_assign,
+        variable_inputs,
+        arity=2,
+        results=0,
+    ),
+    host_only("HASHTABLE", HashtableOptions, 1, _TABLES),
+    host_only("HASHTABLE_FIND", NoOptions, 1, _TABLES),
+    host_only("HASHTABLE_IMPORT", NoOptions, 1, _TABLES),
+    host_only("HASHTABLE_SIZE", NoOptions, 1, _TABLES),
+    OpRule("READ_VARIABLE", NoOptions, 1, _why_not_read, _lower_read),
+    host_only("VAR_HANDLE", VarHandleOptions, 1, "XLA does not support resource handles"),
 )

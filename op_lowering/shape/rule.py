@@ -49,11 +49,6 @@ def _lower_reshape(op: Op[Options]) -> Function:
     return reshape
 
 
-RESHAPE = OpRule("RESHAPE", ReshapeOptions, 1, _why_not_reshape, _lower_reshape)
-SQUEEZE = OpRule("SQUEEZE", SqueezeOptions, 2, _why_not_reshape, _lower_reshape)
-EXPAND_DIMS = OpRule("EXPAND_DIMS", NoOptions, 1, _why_not_reshape, _lower_reshape, arity=2)
-
-
 def _why_not_shape(op: Op[Options]) -> str | None:
     x = op.inputs[0]
     return first_reason(
@@ -70,10 +65,6 @@ def _lower_shape(op: Op[ShapeOptions]) -> Function:
 def _lower_rank(op: Op[NoOptions]) -> Function:
     rank = np.asarray(len(op.inputs[0].shape), op.outputs[0].dtype)
     return lambda _x: (jnp.asarray(rank),)
-
-
-SHAPE = OpRule("SHAPE", ShapeOptions, 1, _why_not_shape, _lower_shape)
-RANK = OpRule("RANK", NoOptions, 1, _why_not_shape, _lower_rank)
 
 
 def _why_not_broadcast_to(op: Op[NoOptions]) -> str | None:
@@ -99,11 +90,6 @@ def _lower_broadcast_to(op: Op[NoOptions]) -> Function:
     return broadcast_to
 
 
-BROADCAST_TO = OpRule(
-    "BROADCAST_TO", NoOptions, 4, _why_not_broadcast_to, _lower_broadcast_to, arity=2
-)
-
-
 def _why_not_broadcast_args(op: Op[NoOptions]) -> str | None:
     a, b = op.inputs[:2]
     vectors = len(a.shape) == len(b.shape) == 1
@@ -125,11 +111,6 @@ def _lower_broadcast_args(op: Op[NoOptions]) -> Function:
     return broadcast_args
 
 
-BROADCAST_ARGS = OpRule(
-    "BROADCAST_ARGS", NoOptions, 1, _why_not_broadcast_args, _lower_broadcast_args, arity=2
-)
-
-
 def _why_not_fill(op: Op[NoOptions]) -> str | None:
     value = op.inputs[1]
     one = math.prod(value.shape) == 1
@@ -146,9 +127,6 @@ def _lower_fill(op: Op[NoOptions]) -> Function:
         return (jnp.broadcast_to(value.reshape(()), shape),)
 
     return fill
-
-
-FILL = OpRule("FILL", NoOptions, 5, _why_not_fill, _lower_fill, arity=2)
 
 
 def _why_not_range(op: Op[NoOptions]) -> str | None:
@@ -169,9 +147,6 @@ def _lower_range(op: Op[NoOptions]) -> Function:
     return lambda _start, _limit, _delta: (jnp.asarray(values),)
 
 
-RANGE = OpRule("RANGE", NoOptions, 2, _why_not_range, _lower_range, arity=3)
-
-
 def _why_not_gradient_args(op: Op[CustomOptions]) -> str | None:
     return first_reason(why_not_const(*op.inputs[:2]), why_not_indices(*op.inputs[:2]))
 
@@ -185,19 +160,22 @@ def _lower_gradient_args(op: Op[CustomOptions]) -> Function:
     return lambda _a, _b: tuple(jnp.asarray(axis) for axis in axes)
 
 
-BROADCAST_GRADIENT_ARGS = OpRule(
-    "BroadcastGradientArgs", CustomOptions, 1, _why_not_gradient_args, _lower_gradient_args, arity=2
-)
-
 RULES = table(
-    RESHAPE,
-    SQUEEZE,
-    EXPAND_DIMS,
-    SHAPE,
-    RANK,
-    BROADCAST_TO,
-    BROADCAST_ARGS,
-    FILL,
-    RANGE,
-    BROADCAST_GRADIENT_ARGS,
+    OpRule("RESHAPE", ReshapeOptions, 1, _why_not_reshape, _lower_reshape),
+    OpRule("SQUEEZE", SqueezeOptions, 2, _why_not_reshape, _lower_reshape),
+    OpRule("EXPAND_DIMS", NoOptions, 1, _why_not_reshape, _lower_reshape, arity=2),
+    OpRule("SHAPE", ShapeOptions, 1, _why_not_shape, _lower_shape),
+    OpRule("RANK", NoOptions, 1, _why_not_shape, _lower_rank),
+    OpRule("BROADCAST_TO", NoOptions, 4, _why_not_broadcast_to, _lower_broadcast_to, arity=2),
+    OpRule("BROADCAST_ARGS", NoOptions, 1, _why_not_broadcast_args, _lower_broadcast_args, arity=2),
+    OpRule("FILL", NoOptions, 5, _why_not_fill, _lower_fill, arity=2),
+    OpRule("RANGE", NoOptions, 2, _why_not_range, _lower_range, arity=3),
+    OpRule(
+        "BroadcastGradientArgs",
+        CustomOptions,
+        1,
+        _why_not_gradient_args,
+        _lower_gradient_args,
+        arity=2,
+    ),
 )

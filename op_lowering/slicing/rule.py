@@ -73,9 +73,6 @@ def _lower_slice(op: Op[NoOptions]) -> Function:
     return lambda x, _begin, _size: (lax.slice(x, starts, limits),)
 
 
-SLICE = OpRule("SLICE", NoOptions, 8, _why_not_slice, _lower_slice, arity=3)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Moving:
     """A slice of one dimension that starts at an entry of a begin tensor computed at run time."""
@@ -234,11 +231,6 @@ def _take_ranges(x: jax.Array, ranges: list[range]) -> jax.Array:
     return lax.rev(x, [i for i, r in enumerate(ranges) if r.step < 0])
 
 
-STRIDED_SLICE = OpRule(
-    "STRIDED_SLICE", StridedSliceOptions, 8, _why_not_strided_slice, _lower_strided_slice, arity=4
-)
-
-
 def _why_not_split(op: Op[SplitOptions]) -> str | None:
     return _why_not_pieces(op.context, op.inputs[1], op.inputs[0], op.outputs)
 
@@ -292,10 +284,6 @@ def _cutter(x: TensorSpec, axis: int, outputs: Specs) -> Function:
     return cut
 
 
-SPLIT = OpRule("SPLIT", SplitOptions, 5, _why_not_split, _lower_split, arity=2)
-SPLIT_V = OpRule("SPLIT_V", SplitVOptions, 3, _why_not_split_v, _lower_split_v, arity=3)
-
-
 def _why_not_unpack(op: Op[UnpackOptions]) -> str | None:
     x, axis = op.inputs[0], op.options.axis
     reason = first_reason(
@@ -314,9 +302,6 @@ def _lower_unpack(op: Op[UnpackOptions]) -> Function:
         return tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(n))
 
     return unpack
-
-
-UNPACK = OpRule("UNPACK", UnpackOptions, 6, _why_not_unpack, _lower_unpack)
 
 
 def _why_not_dynamic_update_slice(op: Op[Options]) -> str | None:
@@ -399,13 +384,26 @@ def _updated_in_place() -> Callable[..., jax.Array]:
 
 _UPDATED_IN_PLACE: Callable[..., jax.Array] = traced_once(_updated_in_place())
 
-DYNAMIC_UPDATE_SLICE = OpRule(
-    "DYNAMIC_UPDATE_SLICE",
-    NoOptions,
-    6,
-    _why_not_dynamic_update_slice,
-    _lower_dynamic_update_slice,
-    arity=3,
-)
 
-RULES = table(SLICE, STRIDED_SLICE, SPLIT, SPLIT_V, UNPACK, DYNAMIC_UPDATE_SLICE)
+RULES = table(
+    OpRule("SLICE", NoOptions, 8, _why_not_slice, _lower_slice, arity=3),
+    OpRule(
+        "STRIDED_SLICE",
+        StridedSliceOptions,
+        8,
+        _why_not_strided_slice,
+        _lower_strided_slice,
+        arity=4,
+    ),
+    OpRule("SPLIT", SplitOptions, 5, _why_not_split, _lower_split, arity=2),
+    OpRule("SPLIT_V", SplitVOptions, 3, _why_not_split_v, _lower_split_v, arity=3),
+    OpRule("UNPACK", UnpackOptions, 6, _why_not_unpack, _lower_unpack),
+    OpRule(
+        "DYNAMIC_UPDATE_SLICE",
+        NoOptions,
+        6,
+        _why_not_dynamic_update_slice,
+        _lower_dynamic_update_slice,
+        arity=3,
+    ),
+)

@@ -78,9 +78,6 @@ def _lower_topk(op: Op[NoOptions]) -> Function:
     return topk
 
 
-TOPK_V2 = OpRule("TOPK_V2", NoOptions, 3, _why_not_topk, _lower_topk, arity=2)
-
-
 def _why_not_bucketize(op: Op[BucketizeOptions]) -> str | None:
     boundaries = op.options.boundaries
     ascending = all(a <= b for a, b in itertools.pairwise(boundaries))
@@ -103,6 +100,7 @@ def _lower_bucketize(op: Op[BucketizeOptions]) -> Function:
     return bucketize
 
 
-BUCKETIZE = OpRule("BUCKETIZE", BucketizeOptions, 1, _why_not_bucketize, _lower_bucketize)
-
-RULES = table(TOPK_V2, BUCKETIZE)
+RULES = table(
+    OpRule("TOPK_V2", NoOptions, 3, _why_not_topk, _lower_topk, arity=2),
+    OpRule("BUCKETIZE", BucketizeOptions, 1, _why_not_bucketize, _lower_bucketize),
+)

@@ -55,6 +55,4 @@ def _lower_densify(op: Op[NoOptions]) -> Function:
     return densify
 
 
-DENSIFY = OpRule("DENSIFY", NoOptions, 1, _why_not_densify, _lower_densify)
-
-RULES = table(DENSIFY)
+RULES = table(OpRule("DENSIFY", NoOptions, 1, _why_not_densify, _lower_densify))

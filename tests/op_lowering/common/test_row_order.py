@@ -9,7 +9,7 @@ import pytest
 from jaxdelegate.op_lowering.common.row_order import has_few_rows
 from jaxdelegate.op_lowering.normalization.rule import SOFTMAX
 from jaxdelegate.op_lowering.options import ReducerOptions, SoftmaxOptions
-from jaxdelegate.op_lowering.reduction.rule import MEAN
+from jaxdelegate.op_lowering.reduction.rule import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -27,7 +27,7 @@ def lowered(operator: str, shape: tuple[int, ...]) -> Any:
     if operator == "SOFTMAX":
         return SOFTMAX.lower(Op(NATIVE, SoftmaxOptions(beta=1.0), (x,), (x,)))
     axis = np.array([len(shape) - 1], np.int32)
-    mean = MEAN.lower(
+    mean = RULES["MEAN"].lower(
         Op(NATIVE, ReducerOptions(True), (x, spec((1,), axis)), (spec((*shape[:-1], 1)),))
     )
     return lambda x: mean(x, axis)

@@ -19,10 +19,7 @@ from jaxdelegate.op_lowering.convolution.options import (
     Padding,
     TransposeConvOptions,
 )
-from jaxdelegate.op_lowering.convolution.transpose_conv import (
-    CONVOLUTION_2D_TRANSPOSE_BIAS,
-    TRANSPOSE_CONV,
-)
+from jaxdelegate.op_lowering.convolution.transpose_conv import RULES
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
@@ -75,7 +72,7 @@ class Example:
         return Op(context, self.options, tuple(inputs), (y,))
 
     def lowered(self, context: LoweringContext = CONTEXT) -> Function:
-        return TRANSPOSE_CONV.lower(self.op(context))
+        return RULES["TRANSPOSE_CONV"].lower(self.op(context))
 
     def arrays(self) -> Arrays:
         more = [] if self.bias is None else [self.bias]
@@ -161,7 +158,7 @@ def test_a_convolution_of_mediapipe() -> None:
     options = Convolution2DTransposeBiasOptions(padding=SAME, stride_h=2, stride_w=2)
     _, w, x, bias = given.op(CONTEXT).inputs
     op = Op(CONTEXT, options, (x, w, bias), (TensorSpec("y", given.out, FLOAT32),))
-    run = CONVOLUTION_2D_TRANSPOSE_BIAS.lower(op)
+    run = RULES["Convolution2DTransposeBias"].lower(op)
     arrays = [given.x, given.w, given.bias]
     assert calls(run, arrays) == 1
     assert_close([np.asarray(run(*arrays)[0])], [given.defined()], accumulated=16)
@@ -205,7 +202,7 @@ def test_integers_equal_those_of_xla(padding: Padding, sizes: tuple[Shape, Shape
         for native in (True, False):
             context = LoweringContext(quant_mode="integer", native_kernels=native)
             op, arrays = int8_op(given, context)
-            run = TRANSPOSE_CONV.lower(op)
+            run = RULES["TRANSPOSE_CONV"].lower(op)
             with jax.enable_x64(True):
                 assert calls(run, arrays, library.TRANSPOSED_INT8) == native
                 results.append(np.asarray(run(*arrays)[0]))
@@ -214,7 +211,7 @@ def test_integers_equal_those_of_xla(padding: Padding, sizes: tuple[Shape, Shape
 
 
 def chosen(given: Example, context: LoweringContext = CONTEXT) -> str:
-    return next(iter(TRANSPOSE_CONV.algorithms(given.op(context))))
+    return next(iter(RULES["TRANSPOSE_CONV"].algorithms(given.op(context))))
 
 
 def test_what_it_takes() -> None:
@@ -223,7 +220,7 @@ def test_what_it_takes() -> None:
     assert chosen(example(SAME, ((9, 9), (2, 2), (3, 3)))) != NATIVE  # gaps
     few = example(SAME, SIZES[0], (4, 2))
     assert chosen(few) != NATIVE
-    assert NATIVE in TRANSPOSE_CONV.algorithms(few.op(CONTEXT))
+    assert NATIVE in RULES["TRANSPOSE_CONV"].algorithms(few.op(CONTEXT))
     assert chosen(example(SAME, ((16, 2), (3, 3), (2, 2)))) != NATIVE  # one column
     assert chosen(example(SAME, ((16, 1), (3, 1), (2, 1)), (4, 16))) == NATIVE
     assert chosen(given, LoweringContext()) != NATIVE
@@ -232,7 +229,7 @@ def test_what_it_takes() -> None:
     of_run_time = [*given.op(CONTEXT).inputs]
     of_run_time[1] = dataclasses.replace(of_run_time[1], const=None)
     op = dataclasses.replace(given.op(CONTEXT), inputs=tuple(of_run_time))
-    assert NATIVE not in TRANSPOSE_CONV.algorithms(op)
+    assert NATIVE not in RULES["TRANSPOSE_CONV"].algorithms(op)
 
 
 @pytest.mark.usefixtures("built")

@@ -10,7 +10,7 @@ import jaxdelegate as jd
 from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.candidates import float_algorithms
-from jaxdelegate.op_lowering.convolution.rule import CONV_2D
+from jaxdelegate.op_lowering.convolution.rule import RULES
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.testing import Arg, Case, const, f32
@@ -55,7 +55,7 @@ def test_not_default_where_it_is_slower(c: Convolution) -> None:
 
 def result_of(algorithm: str, x: Arg, w: Arg) -> np.ndarray:
     case = Case("CONV_2D", "", [x, w], Conv2DOptions(SAME, 1, 1), version=3)
-    return np.asarray(case.run_lowered(CONV_2D, LoweringContext(algorithm=algorithm))[0])
+    return np.asarray(case.run_lowered(RULES["CONV_2D"], LoweringContext(algorithm=algorithm))[0])
 
 
 def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -80,8 +80,9 @@ def test_as_exact_as_the_convolution_itself() -> None:
 
 def offered(x: Arg, w: Arg, **context: Any) -> list[str]:
     case = Case("CONV_2D", "", [x, w], Conv2DOptions(SAME, 1, 1), version=3)
-    assert CONV_2D.algorithms is not None
-    return list(CONV_2D.algorithms(case.op(LoweringContext(**context))))
+    algorithms = RULES["CONV_2D"].algorithms
+    assert algorithms is not None
+    return list(algorithms(case.op(LoweringContext(**context))))
 
 
 @pytest.mark.usefixtures("bfloat16_dots")
