@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.op_lowering.common.basics import SMALL
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_matrices
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -40,17 +41,22 @@ def product(x: jax.Array, w: jax.Array, *, is_transposed: bool) -> jax.Array:
 
 @functools.cache
 def _product(is_transposed: bool) -> OfRows:
-    attributes = {"is_transposed": np.array([is_transposed], np.int64)}
-
     def by_xla(x: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.matmul(x, w.mT if is_transposed else w, precision=jax.lax.Precision.HIGHEST)
 
-    @by_matrices(by_xla)
+    return batch_product(by_xla, is_transposed=is_transposed)
+
+
+def batch_product(otherwise: OfRows, *, is_transposed: bool) -> OfRows:
+    """The kernel's function of x [batch, M, K] and w [batch, K, N], or [batch, N, K] if transposed.
+
+    `otherwise` computes the same where `jax.vmap` adds a dimension to one of them only.
+    """
+
+    @by_matrices(otherwise)
     def multiply(x: jax.Array, w: jax.Array) -> jax.Array:
         shape = (*x.shape[:-1], w.shape[-2 if is_transposed else -1])
-        y_type = jax.ShapeDtypeStruct(shape, jnp.float32)  # type: ignore[no-untyped-call]
-        call = jax.ffi.ffi_call(BATCH_MATMUL, y_type, vmap_method="sequential")
-        y: jax.Array = call(x, w, **attributes)
-        return y
+        flag = np.array([is_transposed], np.int64)
+        return native_call(BATCH_MATMUL, shape, is_transposed=flag)(x, w)
 
     return multiply

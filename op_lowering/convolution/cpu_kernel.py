@@ -21,6 +21,7 @@ from jaxdelegate.kernels.library import (
     WINOGRAD,
 )
 from jaxdelegate.op_lowering.common.basics import LARGEST, Array, pad
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.winograd import (
@@ -278,8 +279,6 @@ def call(
     grid: Grid | None = None,
 ) -> Callable[..., tuple[jax.Array]]:
     """The function of x, weights in the kernel's layout, bias and perhaps a residual."""
-    y_type = jax.ShapeDtypeStruct(out, jnp.float32)  # type: ignore[no-untyped-call]
-    kernel = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     attributes = {
         "geometry": np.array(fields, np.int64),
         "range": np.array(limits, np.float32),
@@ -287,12 +286,12 @@ def call(
     }
     if grid is not None:
         attributes["to_grid"] = np.array(grid, np.float32)
+    kernel = native_call(target, out, **attributes)
 
     def run(
         x: jax.Array, w: jax.Array, bias: jax.Array | None = None, *residual: jax.Array
     ) -> tuple[jax.Array]:
         summed = jnp.zeros(out[-1], jnp.float32) if bias is None else bias.reshape(-1)
-        y: jax.Array = kernel(x, w, summed, *residual, **attributes)
-        return (y,)
+        return (kernel(x, w, summed, *residual),)
 
     return run

@@ -8,12 +8,12 @@ kernels for each operator.
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import DEPTHWISE_DYNAMIC_RANGE, PANEL, PRODUCT_DYNAMIC_RANGE
 from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.dynamic_range import RANGES, filter_scales, signed
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.cpu_kernel import (
@@ -58,13 +58,13 @@ def convolution(
     count = 1 if by_channel else c.groups // packed_groups(c, QUAD)
     fields = geometry(c) if by_channel else geometry(c, packed_groups(c, QUAD))
     target = DEPTHWISE_DYNAMIC_RANGE if by_channel else PRODUCT_DYNAMIC_RANGE
-    y_type = jax.ShapeDtypeStruct(tensors.y.shape, jnp.float32)  # type: ignore[no-untyped-call]
-    call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
-    attributes = {
-        "geometry": np.array(fields, np.int64),
-        "modes": np.array((asymmetric, in_turn), np.int64),
-        "range": np.array(RANGES[activation], np.float32),
-    }
+    call = native_call(
+        target,
+        tensors.y.shape,
+        geometry=np.array(fields, np.int64),
+        modes=np.array((asymmetric, in_turn), np.int64),
+        range=np.array(RANGES[activation], np.float32),
+    )
 
     def columns(values: Array) -> Array:
         # Values of all output channels -> of the columns of all panels.
@@ -85,8 +85,7 @@ def convolution(
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         image = x.reshape(-1)[: c.batch * math.prod(d.n_in for d in c.windows) * c.channels]
-        y: jax.Array = call(image, w, none if bias is None else bias, scales, sums, **attributes)
-        return (y,)
+        return (call(image, w, none if bias is None else bias, scales, sums),)
 
     prepare = {1: laid_out} if tensors.bias is None else {1: laid_out, 2: columns}
     return Lowered(run, prepare, (NATIVE, count))

@@ -23,6 +23,7 @@ from jaxdelegate.kernels.library import (
 )
 from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.integer_products import moved, to_int8
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.quantization import quantization_of, zero_point_of
 from jaxdelegate.op_lowering.common.quantized_products import (
     INT8,
@@ -200,8 +201,6 @@ def _call(
     output_channels = out[-1] // matrices
     more = -output_channels % PANEL if target == _Targets.of(tensors).product else 0
     edges = [(0, 0), (0, more)]
-    y_type = jax.ShapeDtypeStruct(out, end.dtype)  # type: ignore[no-untyped-call]
-    call = jax.ffi.ffi_call(target, y_type, vmap_method="sequential")
     values: tuple[int, ...] = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
     if tensors.x.dtype == INT16:
         values = (*values, end.accumulator == INT64)
@@ -209,12 +208,12 @@ def _call(
     filled = np.pad(scales.reshape(-1, output_channels), edges, mode="edge").reshape(
         len(scales), -1
     )
-    attributes = {"geometry": np.array(fields, np.int64), "integers": np.array(values, np.int64)}
+    geometry, integers = np.array(fields, np.int64), np.array(values, np.int64)
+    call = native_call(target, out, end.dtype, geometry=geometry, integers=integers)
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array) -> jax.Array:
         sums = jnp.pad(bias.reshape(matrices, output_channels), edges).reshape(-1)
-        y: jax.Array = call(x, w, sums, filled, **attributes)
-        return y
+        return call(x, w, sums, filled)
 
     return run
 

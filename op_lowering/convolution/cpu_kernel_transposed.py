@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxdelegate.kernels.library import PANEL, TRANSPOSED, TRANSPOSED_INT8
 from jaxdelegate.op_lowering.common.basics import Array, concatenated, pad
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.quantization import zero_point_of
 from jaxdelegate.op_lowering.common.quantized_products import INT8, INT32, Epilogue, Tensors
 from jaxdelegate.op_lowering.common.window import Spread, Spreads
@@ -154,18 +155,18 @@ def transposed_int8(
     offset = -(zero_point_of(tensors.x) + 128) * sums
     scales = np.pad(np.tile(epilogue_scales(end, own.y[-1]), own.times), edges, mode="edge")
     scales = np.tile(scales, len(sums))
-    integers = (zero_point_of(tensors.x), 0, end.zero_point, *end.bounds)
-    y_type = jax.ShapeDtypeStruct(own.out, end.dtype)  # type: ignore[no-untyped-call]
-    kernel = jax.ffi.ffi_call(TRANSPOSED_INT8, y_type, vmap_method="sequential")
-    fields = {"geometry": own.geometry, "integers": integers}
+    fields = {
+        "geometry": own.geometry,
+        "integers": (zero_point_of(tensors.x), 0, end.zero_point, *end.bounds),
+    }
     attributes = {name: np.array(values, np.int64) for name, values in fields.items()}
+    kernel = native_call(TRANSPOSED_INT8, own.out, end.dtype, **attributes)
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
         total = jnp.asarray(offset)
         if bias is not None:
             total = total + jnp.tile(bias.reshape(-1).astype(INT32), own.times)[None]
-        y: jax.Array = kernel(x, w, jnp.pad(total, edges).reshape(-1), scales, **attributes)
-        return own.result(y)
+        return own.result(kernel(x, w, jnp.pad(total, edges).reshape(-1), scales))
 
     def layout(w: Array) -> Array:
         return _joined(steps(f, QUAD) for f in own.phases(w))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import ATTENTION
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.row_batches import by_matrices
 from jaxdelegate.op_lowering.fused.options import AttentionOptions
 from jaxdelegate.op_lowering.rule import Function, LoweringContext
@@ -49,10 +50,7 @@ def attention(options: AttentionOptions, otherwise: Function) -> Function:
 
     @by_matrices(by_operators)
     def call(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> jax.Array:
-        y_type = jax.ShapeDtypeStruct(q.shape, jnp.float32)  # type: ignore[no-untyped-call]
-        kernel = jax.ffi.ffi_call(ATTENTION, y_type, vmap_method="sequential")
-        y: jax.Array = kernel(q, k, v, *mask, **attributes)
-        return y
+        return native_call(ATTENTION, q.shape, **attributes)(q, k, v, *mask)
 
     def run(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> tuple[jax.Array]:
         masks = [jnp.broadcast_to(m, (*m.shape[:-1], options.logits[-1])) for m in mask]

@@ -7,10 +7,10 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import LAYER_NORM
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows
 from jaxdelegate.op_lowering.fused.options import LayerNormOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
@@ -54,10 +54,6 @@ def _normalized(epsilon: float, has: tuple[bool, ...]) -> OfRows:
 
     @by_rows
     def normalized(x: jax.Array, *others: jax.Array) -> jax.Array:
-        y_type = jax.ShapeDtypeStruct(x.shape, jnp.float32)  # type: ignore[no-untyped-call]
-        call = jax.ffi.ffi_call(LAYER_NORM, y_type, vmap_method="sequential")
-        y: jax.Array = call(x, *others, **attributes)
-        return y
+        return native_call(LAYER_NORM, x.shape, **attributes)(x, *others)
 
-    found: OfRows = normalized
-    return found
+    return normalized

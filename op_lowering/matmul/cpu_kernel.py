@@ -10,13 +10,13 @@ import math
 import operator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import FULLY_CONNECTED
 from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.dynamic_range import RANGES, filter_scales, row_scales, signed
 from jaxdelegate.op_lowering.common.fusion_barrier import traced_once
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
@@ -136,10 +136,7 @@ def _product(modes: tuple[int, ...], range_: tuple[float, float], shape: tuple[i
     @traced_once
     @by_rows
     def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
-        y_type = jax.ShapeDtypeStruct((len(x), shape[0]), jnp.float32)  # type: ignore[no-untyped-call]
-        call = jax.ffi.ffi_call(FULLY_CONNECTED, y_type, vmap_method="sequential")
-        y: jax.Array = call(x, *rest, **attributes)
-        return y
+        return native_call(FULLY_CONNECTED, (len(x), shape[0]), **attributes)(x, *rest)
 
     found: OfRows = product
     return found

@@ -7,14 +7,10 @@ task copies a part that stays in a cache.
 
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.op_lowering.common.basics import SMALL
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
-from jaxdelegate.op_lowering.common.row_batches import OfRows, by_matrices
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -47,21 +43,3 @@ def _pays(tensors: Tensors) -> bool:
     sizes = [math.prod(spec.shape) for spec in (tensors.x, tensors.w, tensors.y)]
     is_large = min(tensors.w.shape[-2:]) >= _LEAST_SIDE and sizes[1] >= _LEAST_VALUES
     return is_large or max(sizes) > SMALL
-
-
-def product(options: BatchMatMulOptions, otherwise: OfRows) -> OfRows:
-    """The function of x [batch, M, K] and w [batch, K, N], or [batch, N, K] with adj_y.
-
-    `otherwise` computes the same where `jax.vmap` adds a dimension to one of them only.
-    """
-    attributes = {"is_transposed": np.array([options.adj_y], np.int64)}
-
-    @by_matrices(otherwise)
-    def multiply(x: jax.Array, w: jax.Array) -> jax.Array:
-        shape = (*x.shape[:-1], w.shape[-2 if options.adj_y else -1])
-        y_type = jax.ShapeDtypeStruct(shape, jnp.float32)  # type: ignore[no-untyped-call]
-        call = jax.ffi.ffi_call(BATCH_MATMUL, y_type, vmap_method="sequential")
-        y: jax.Array = call(x, w, **attributes)
-        return y
-
-    return multiply

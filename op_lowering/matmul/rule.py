@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.common.products import (
     why_not_fused,
 )
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.common.small_products_cpu_kernel import batch_product
 from jaxdelegate.op_lowering.convolution import cpu_kernel, cpu_kernel_integer
 from jaxdelegate.op_lowering.matmul import cpu_kernel as cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.matmul import cpu_kernel_batch_matmul, stored_width
@@ -230,7 +231,8 @@ def _by_constant(
 
 
 def _many_matrices_by_kernel(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:
-    product = cpu_kernel_batch_matmul.product(o, functools.partial(_many_matrices, a, o))
+    by_xla = functools.partial(_many_matrices, a, o)
+    product = batch_product(by_xla, is_transposed=o.adj_y)
     shape = tensors.y.shape
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:

@@ -3,10 +3,10 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import SOFTMAX
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.row_batches import by_rows
 from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
 from jaxdelegate.op_lowering.rule import LoweringContext
@@ -32,6 +32,4 @@ def softmax(x: jax.Array) -> tuple[jax.Array]:
 
 @by_rows
 def _of_rows(x: jax.Array) -> jax.Array:
-    y_type = jax.ShapeDtypeStruct(x.shape, jnp.float32)  # type: ignore[no-untyped-call]
-    y: jax.Array = jax.ffi.ffi_call(SOFTMAX, y_type, vmap_method="sequential")(x)
-    return y
+    return native_call(SOFTMAX, x.shape)(x)

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdelegate.kernels.library import LEAST_CHANNELS, MEAN
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 
@@ -32,7 +32,4 @@ def mean(
 def _mean(x: jax.Array) -> jax.Array:
     """[N, ..., C] -> [N, C]."""
     n, *pixels, c = x.shape
-    y_type = jax.ShapeDtypeStruct((n, c), jnp.float32)  # type: ignore[no-untyped-call]
-    call = jax.ffi.ffi_call(MEAN, y_type, vmap_method="sequential")
-    y: jax.Array = call(x.reshape(n, math.prod(pixels), c))
-    return y
+    return native_call(MEAN, (n, c))(x.reshape(n, math.prod(pixels), c))

@@ -10,6 +10,7 @@ import pytest
 
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
+from jaxdelegate.op_lowering.common.small_products_cpu_kernel import batch_product
 from jaxdelegate.op_lowering.matmul import cpu_kernel_batch_matmul
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
@@ -197,7 +198,7 @@ def test_one_constant_matrix_is_multiplied_by_the_kernel_of_fully_connected(
 @pytest.mark.usefixtures("built")
 def test_a_call_that_does_not_fit_is_refused() -> None:
     x, w = matrices((2,), True, 2, 64, 128)
-    run = cpu_kernel_batch_matmul.product(BatchMatMulOptions(adj_y=True), jnp.matmul)
+    run = batch_product(jnp.matmul, is_transposed=True)
     with pytest.raises(Exception, match="do not fit each other"):
         jax.block_until_ready(run(x, w[:, :, 1:]))
     with pytest.raises(Exception, match="expected three dimensions"):
