@@ -85,10 +85,10 @@ def log_softmax_multipliers(
     return multiplier, shift, *back
 
 
-def input_radius(input_integer_bits: int, left_shift: int, total_signed_bits: int = 31) -> int:
+def input_radius(input_integer_bits: int, left_shift: int) -> int:
     """The largest input step that fits Qm after the left shift (CalculateInputRadius)."""
     largest = float((1 << input_integer_bits) - 1)
-    return math.floor(largest * 2.0 ** (total_signed_bits - input_integer_bits) / 2.0**left_shift)
+    return math.floor(largest * 2.0 ** (31 - input_integer_bits) / 2.0**left_shift)
 
 
 def checked_log2(x: float) -> tuple[int, bool]:

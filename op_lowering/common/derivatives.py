@@ -81,17 +81,12 @@ def underivable(function: Unary, step: str, remedy: str = FLOAT_VIEW) -> Unary:
     return derived_as(function, like)
 
 
-def root(x: jax.Array) -> jax.Array:
-    """The square root of a norm: its slope at zero is zero, not infinite."""
-    result: jax.Array = _ROOT(x)
-    return result
-
-
 def _flat_root(x: jax.Array) -> jax.Array:
     return jnp.where(x == 0, x, jnp.sqrt(jnp.where(x == 0, jnp.ones_like(x), x)))
 
 
-_ROOT = derived_as(jnp.sqrt, _flat_root)
+# The square root of a norm: its slope at zero is zero, not infinite.
+root: Callable[[jax.Array], jax.Array] = derived_as(jnp.sqrt, _flat_root)
 
 
 def padded(x: jax.Array, fill: jax.Array, widths: Sequence[tuple[int, int, int]]) -> jax.Array:

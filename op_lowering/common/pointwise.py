@@ -1,8 +1,9 @@
 """Common parts of elementwise operators: dtypes, broadcasting, the accumulator's dtype."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -103,51 +104,6 @@ class IntegerKernel(Generic[OptionsT_contra]):
         return None
 
 
-def unary(
-    name: str,
-    options_type: type[OptionsT],
-    max_version: int,
-    function: Elementwise,
-    *,
-    dtypes: Dtypes = FLOATS,
-    results: Dtypes | None = None,
-    why_not: WhyNot[OptionsT] | None = None,
-    integer: IntegerKernel[OptionsT] | None = None,
-) -> OpRule[OptionsT]:
-    return pointwise(
-        name,
-        options_type,
-        max_version,
-        lambda _op: function,
-        Operands(dtypes, results=results),
-        why_not=why_not,
-        integer=integer,
-    )
-
-
-def binary(
-    name: str,
-    options_type: type[OptionsT],
-    max_version: int,
-    function: Elementwise,
-    *,
-    dtypes: Dtypes = NUMBERS,
-    results: Dtypes | None = None,
-    why_not: WhyNot[OptionsT] | None = None,
-    integer: IntegerKernel[OptionsT] | None = None,
-) -> OpRule[OptionsT]:
-    """The inputs broadcast."""
-    return pointwise(
-        name,
-        options_type,
-        max_version,
-        lambda _op: function,
-        Operands(dtypes, 2, results=results),
-        why_not=why_not,
-        integer=integer,
-    )
-
-
 def pointwise(
     name: str,
     options_type: type[OptionsT],
@@ -189,6 +145,26 @@ def pointwise(
     return OpRule(name, options_type, max_version, refuse, lower, arity=operands.arity)
 
 
+def _of_function(
+    name: str,
+    options_type: type[OptionsT],
+    max_version: int,
+    function: Elementwise,
+    *,
+    arity: int,
+    dtypes: Dtypes,
+    results: Dtypes | None = None,
+    **traits: Any,
+) -> OpRule[OptionsT]:
+    operands = Operands(dtypes, arity, results=results)
+    return pointwise(name, options_type, max_version, lambda _op: function, operands, **traits)
+
+
+# Rules of operators whose function depends on no option; the inputs of binary ones broadcast.
+unary = functools.partial(_of_function, arity=1, dtypes=FLOATS)
+binary = functools.partial(_of_function, arity=2, dtypes=NUMBERS)
+
+
 def _is_quantized(op: Op[Options]) -> bool:
     return any(spec.is_quantized for spec in (*op.inputs, *op.outputs))
 
@@ -216,8 +192,8 @@ def why_not_elements(inputs: Specs, dtypes: Dtypes) -> str | None:
     )
 
 
-def why_not_count(inputs: Specs, count: int) -> str | None:
-    return None if len(inputs) == count else f"has {len(inputs)} inputs, not {count}"
+def why_not_count(specs: Specs, count: int, what: str = "inputs") -> str | None:
+    return None if len(specs) == count else f"has {len(specs)} {what}, not {count}"
 
 
 def why_not_stored(spec: TensorSpec, dtypes: Dtypes) -> str | None:

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.quantized_products import INT8, INT32, Epilogue, Tensors
-from jaxdelegate.op_lowering.common.triton_support import expect_deprecation
+from jaxdelegate.op_lowering.common.triton_support import both, expect_deprecation
 from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.quant.jax_fixed_point import multiply_in_halves
 from jaxdelegate.quant.jax_requantize import clamp
@@ -103,7 +103,7 @@ def _kernel(
     )
     q = clamp(steps + np.int32(end.zero_point), *end.bounds, end.dtype)
     at = y.at[row[:, None], column[None, :]]
-    triton.store(at, q, mask=_both(row < x.shape[0], column < w.shape[1]))
+    triton.store(at, q, mask=both(row < x.shape[0], column < w.shape[1]))
 
 
 def _sums(x: Any, w: Any, row: jax.Array, column: jax.Array) -> jax.Array:
@@ -116,17 +116,13 @@ def _sums(x: Any, w: Any, row: jax.Array, column: jax.Array) -> jax.Array:
     def add(i: jax.Array, total: jax.Array) -> jax.Array:
         k = i * step + lax.iota(np.int32, step)
         left = triton.load(
-            x.at[row[:, None], k[None, :]], mask=_both(row < x.shape[0], k < depth), other=0
+            x.at[row[:, None], k[None, :]], mask=both(row < x.shape[0], k < depth), other=0
         )
         right = triton.load(
-            w.at[k[:, None], column[None, :]], mask=_both(k < depth, column < w.shape[1]), other=0
+            w.at[k[:, None], column[None, :]], mask=both(k < depth, column < w.shape[1]), other=0
         )
         return total + lax.dot(left, right, preferred_element_type=np.int32)
 
     zeros = jnp.zeros((row.size, column.size), np.int32)
     total: jax.Array = lax.fori_loop(np.int32(0), np.int32(-(-depth // step)), add, zeros)
     return total
-
-
-def _both(a: jax.Array, b: jax.Array) -> jax.Array:
-    return a[:, None] & b[None, :]

@@ -1,5 +1,7 @@
 """Comparisons, logic and selection. Sources: kernels/{comparisons,logical,select}.cc."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -8,9 +10,6 @@ from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
     COMPLEX,
     NUMBERS,
-    Dtypes,
-    Elementwise,
-    IntegerKernel,
     binary,
     unary,
     why_not_count,
@@ -20,21 +19,11 @@ from jaxdelegate.op_lowering.common.pointwise import (
 )
 from jaxdelegate.op_lowering.elementwise import quantized
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, OptionsT, first_reason, table
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
-
-
-def _comparison(
-    name: str,
-    options: type[OptionsT],
-    version: int,
-    function: Elementwise,
-    integer: IntegerKernel[OptionsT],
-    dtypes: Dtypes = NUMBERS,
-) -> OpRule[OptionsT]:
-    return binary(name, options, version, function, dtypes=dtypes, results=BOOLS, integer=integer)
+_comparison = functools.partial(binary, results=BOOLS)
 
 
 def _why_not_choice(op: Op[NoOptions]) -> str | None:
@@ -87,12 +76,14 @@ def _lower_select_v2(_op: Op[NoOptions]) -> Function:
 
 
 RULES = table(
-    _comparison("EQUAL", NoOptions, 5, jnp.equal, quantized.EQUAL, _VALUES),
-    _comparison("NOT_EQUAL", NoOptions, 4, jnp.not_equal, quantized.NOT_EQUAL, _VALUES),
-    _comparison("LESS", NoOptions, 3, jnp.less, quantized.LESS),
-    _comparison("LESS_EQUAL", NoOptions, 2, jnp.less_equal, quantized.LESS_EQUAL),
-    _comparison("GREATER", NoOptions, 2, jnp.greater, quantized.GREATER),
-    _comparison("GREATER_EQUAL", NoOptions, 3, jnp.greater_equal, quantized.GREATER_EQUAL),
+    _comparison("EQUAL", NoOptions, 5, jnp.equal, integer=quantized.EQUAL, dtypes=_VALUES),
+    _comparison(
+        "NOT_EQUAL", NoOptions, 4, jnp.not_equal, integer=quantized.NOT_EQUAL, dtypes=_VALUES
+    ),
+    _comparison("LESS", NoOptions, 3, jnp.less, integer=quantized.LESS),
+    _comparison("LESS_EQUAL", NoOptions, 2, jnp.less_equal, integer=quantized.LESS_EQUAL),
+    _comparison("GREATER", NoOptions, 2, jnp.greater, integer=quantized.GREATER),
+    _comparison("GREATER_EQUAL", NoOptions, 3, jnp.greater_equal, integer=quantized.GREATER_EQUAL),
     binary("LOGICAL_AND", NoOptions, 1, jnp.logical_and, dtypes=BOOLS),
     binary("LOGICAL_OR", NoOptions, 1, jnp.logical_or, dtypes=BOOLS),
     unary("LOGICAL_NOT", NoOptions, 1, jnp.logical_not, dtypes=BOOLS),

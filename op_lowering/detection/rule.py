@@ -13,15 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.pointwise import why_not_count
 from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor
-from jaxdelegate.op_lowering.detection.options import DetectionPostProcessOptions
+from jaxdelegate.op_lowering.detection.options import (
+    DetectionPostProcessOptions,
+    PosenetDecoderOptions,
+)
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.reduction.rule import why_not_count
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
     OpRule,
     first_reason,
+    host_only,
     optional,
     table,
     why_not_const,
@@ -70,7 +74,7 @@ def _why_not_postprocess(op: Op[DetectionPostProcessOptions]) -> str | None:
     encodings, scores, anchors = op.inputs[:3]
     reason = first_reason(
         _why_not_more(op.inputs, 3),
-        why_not_count(op.outputs, 4),
+        why_not_count(op.outputs, 4, "outputs"),
         *(_why_not_real(spec) for spec in (encodings, scores, anchors)),
         *(why_not_dtype(spec, np.float32) for spec in op.outputs),
         _why_not_shapes(encodings, scores, anchors),
@@ -230,7 +234,7 @@ def _why_not_nms(op: Op[Options]) -> str | None:
     yields = (np.int32, np.int32) if sigma is None else (np.int32, np.float32, np.int32)
     reason = first_reason(
         _why_not_more(op.inputs, 6),
-        why_not_count(op.outputs, len(yields)),
+        why_not_count(op.outputs, len(yields), "outputs"),
         *map(why_not_result, op.outputs, yields),
         *(why_not_dtype(spec, np.float32) for spec in (boxes, scores, iou, threshold)),
         None if matching else f"boxes {list(boxes.shape)}, scores {list(scores.shape)}",
@@ -332,4 +336,7 @@ RULES = table(
     ),
     OpRule("NON_MAX_SUPPRESSION_V4", NoOptions, 1, _why_not_nms, _lower_nms, arity=5),
     OpRule("NON_MAX_SUPPRESSION_V5", NoOptions, 1, _why_not_nms, _lower_nms, arity=6),
+    host_only(
+        "PosenetDecoderOp", PosenetDecoderOptions, 1, "how many persons it follows depends on data"
+    ),
 )

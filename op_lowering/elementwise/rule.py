@@ -148,10 +148,6 @@ def _atan2(y: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.arctan2(y * scale, x * scale)
 
 
-def _why_not_atan2(op: Op[NoOptions]) -> str | None:
-    return why_not_one_shape(*op.inputs)
-
-
 # ---- ADD_N
 
 
@@ -296,7 +292,14 @@ RULES = table(
     pointwise(
         "ADD_N", NoOptions, 1, _add_n, Operands(NUMBERS, 2, variadic=True), why_not=_why_not_add_n
     ),
-    binary("ATAN2", NoOptions, 1, _atan2, dtypes=FLOATS, why_not=_why_not_atan2),
+    binary(
+        "ATAN2",
+        NoOptions,
+        1,
+        _atan2,
+        dtypes=FLOATS,
+        why_not=lambda op: why_not_one_shape(*op.inputs),
+    ),
     binary("BITWISE_XOR", NoOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS),
     binary("RIGHT_SHIFT", NoOptions, 1, _right_shift, dtypes=INTEGERS),
     unary("ABS", NoOptions, 5, _abs, dtypes=NUMBERS, integer=quantized.ABS),

@@ -32,7 +32,7 @@ from jaxdelegate.op_lowering.matmul import stored_width_triton
 from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.matmul.stored_width_triton import Stored
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op, Prepare
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters
 from jaxdelegate.quant.packing import BITS
@@ -81,7 +81,7 @@ def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Lowered:
         {1: filters.stored},
         ("as stored", filters.packed),
         takes_reduced=True,
-        derived=((1, _scaling(w_spec)),),
+        derived=((1, lambda _values: np.ascontiguousarray(_scales(w_spec))),),
     )
 
 
@@ -181,10 +181,3 @@ def _scales(w: TensorSpec) -> np.ndarray:
     scale = row_scales(w)
     half = scale.astype(np.float16)
     return half if np.array_equal(scale, half) else scale
-
-
-def _scaling(w: TensorSpec) -> Prepare:
-    def scales(_values: Array) -> np.ndarray:
-        return np.ascontiguousarray(_scales(w))
-
-    return scales

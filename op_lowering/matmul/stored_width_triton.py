@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common.triton_support import expect_deprecation
+from jaxdelegate.op_lowering.common.triton_support import both, expect_deprecation
 from jaxdelegate.op_lowering.precision import BFLOAT16
 
 MOST_ROWS = 16  # Triton's least; of more, XLA's products were faster on an H200
@@ -137,7 +137,7 @@ def _kernel(x: Any, w: Any, scales: Any, y: Any, *, form: _Form, share: int, row
 
     def scaled_elements(elements: jax.Array, run: int, start: jax.Array) -> jax.Array:
         block = (start + run * width) // stored.block + lax.iota(np.int32, form.blocks)
-        inside = _both(is_column, block < (run + 1) * width // stored.block)
+        inside = both(is_column, block < (run + 1) * width // stored.block)
         scale = triton.load(scales.at[column[:, None], block[None, :]], mask=inside, other=0)
         shape = (_COLUMNS, form.blocks, -1)
         scaled = elements.reshape(shape) * scale.astype(x.dtype)[:, :, None]
@@ -145,7 +145,7 @@ def _kernel(x: Any, w: Any, scales: Any, y: Any, *, form: _Form, share: int, row
 
     def run_product(data: jax.Array, run: int, start: jax.Array, at: jax.Array) -> jax.Array:
         place = at + run * width
-        inside, elements = _both(is_row, at < width), _widened(data, run, stored.bits, x.dtype)
+        inside, elements = both(is_row, at < width), _widened(data, run, stored.bits, x.dtype)
         if form.blocks:
             elements = scaled_elements(elements, run, start)
 
@@ -161,7 +161,7 @@ def _kernel(x: Any, w: Any, scales: Any, y: Any, *, form: _Form, share: int, row
         start = split * share + i * step
         at = start + lax.iota(np.int32, step)
         data = triton.load(
-            w.at[column[:, None], at[None, :]], mask=_both(is_column, at < width), other=0
+            w.at[column[:, None], at[None, :]], mask=both(is_column, at < width), other=0
         )
         for run in range(stored.runs):
             part = run_product(data, run, start, at)
@@ -174,7 +174,7 @@ def _kernel(x: Any, w: Any, scales: Any, y: Any, *, form: _Form, share: int, row
     total = lax.fori_loop(np.int32(0), np.int32(share // step), add, zeros)
     if not stored.block:
         total = scaled_sums(total, 0)
-    triton.store(y.at[split, row[:, None], column[None, :]], total, mask=_both(is_row, is_column))
+    triton.store(y.at[split, row[:, None], column[None, :]], total, mask=both(is_row, is_column))
 
 
 # Floats whose last bits count ones, from 2**10 and from 2**7 on: integers' bits are put there.
@@ -194,7 +194,3 @@ def _widened(data: jax.Array, run: int, bits: int, dtype: np.dtype) -> jax.Array
     ones: jax.Array = lax.bitcast_convert_type(shifted, dtype)
     widened: jax.Array = ones - np.dtype(dtype).type(start + least)
     return widened
-
-
-def _both(a: jax.Array, b: jax.Array) -> jax.Array:
-    return a[:, None] & b[None, :]

@@ -149,6 +149,11 @@ class _Pool(Generic[_OptionsT]):
     geometry: Callable[[_OptionsT, Shape], Windows]
     rank: int
 
+    def rule(self, name: str, options_type: type[_OptionsT], max_version: int) -> OpRule[_OptionsT]:
+        return OpRule(
+            name, options_type, max_version, self.why_not, self.lower, algorithms=self.algorithms
+        )
+
     def why_not(self, op: Op[_OptionsT]) -> str | None:
         x, y, rank = op.inputs[0], op.outputs[0], self.rank
         activation = _activation(op.options)
@@ -278,22 +283,10 @@ def _derived(slide: _Slide, fold: _Fold, windows: Windows) -> Callable[[jax.Arra
     return derived_as(lambda x: slide(fold, x, windows), lambda x: like(fold, x, windows))
 
 
-def _rule_2d(name: str, max_version: int, reduction: _Reduction) -> OpRule[Pool2DOptions]:
-    pool: _Pool[Pool2DOptions] = _Pool(reduction, windows_2d, 4)
-    return OpRule(
-        name, Pool2DOptions, max_version, pool.why_not, pool.lower, algorithms=pool.algorithms
-    )
-
-
-def _rule_3d(name: str, reduction: _Reduction) -> OpRule[Pool3DOptions]:
-    pool: _Pool[Pool3DOptions] = _Pool(reduction, tensorflow_windows, 5)
-    return OpRule(name, Pool3DOptions, 1, pool.why_not, pool.lower, algorithms=pool.algorithms)
-
-
 RULES = table(
-    _rule_2d("AVERAGE_POOL_2D", 3, _AVERAGE),
-    _rule_2d("MAX_POOL_2D", 3, _MAX),
-    _rule_2d("L2_POOL_2D", 1, _L2),
-    _rule_3d("AvgPool3D", _AVERAGE),
-    _rule_3d("MaxPool3D", _MAX),
+    _Pool[Pool2DOptions](_AVERAGE, windows_2d, 4).rule("AVERAGE_POOL_2D", Pool2DOptions, 3),
+    _Pool[Pool2DOptions](_MAX, windows_2d, 4).rule("MAX_POOL_2D", Pool2DOptions, 3),
+    _Pool[Pool2DOptions](_L2, windows_2d, 4).rule("L2_POOL_2D", Pool2DOptions, 1),
+    _Pool[Pool3DOptions](_AVERAGE, tensorflow_windows, 5).rule("AvgPool3D", Pool3DOptions, 1),
+    _Pool[Pool3DOptions](_MAX, tensorflow_windows, 5).rule("MaxPool3D", Pool3DOptions, 1),
 )

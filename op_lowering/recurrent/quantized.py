@@ -11,7 +11,11 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common import quantization
 from jaxdelegate.op_lowering.common.integer_products import dot
-from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor, why_not_zero_point
+from jaxdelegate.op_lowering.common.quantization import (
+    why_not_per_tensor,
+    why_not_raised,
+    why_not_zero_point,
+)
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.recurrent.options import SVDFOptions
 from jaxdelegate.op_lowering.rule import Op, first_reason
@@ -85,15 +89,6 @@ def why_not_scaled_symmetric(spec: TensorSpec | None, dtype: np.dtype) -> str | 
     return reason if reason or spec is None else why_not_zero_point(spec, 0)
 
 
-def why_not_numbers(build: Callable[[], object]) -> str | None:
-    """A reason if the scales, each of them valid, are incompatible."""
-    try:
-        build()
-    except ValueError as error:
-        return str(error)
-    return None
-
-
 def why_not_svdf(op: Op[SVDFOptions]) -> str | None:
     is_complete = len(op.inputs) == 5 and not any(op.inputs[i] is None for i in (0, 1, 2, 4))
     if not is_complete or len(op.outputs) != 1:
@@ -109,7 +104,7 @@ def why_not_svdf(op: Op[SVDFOptions]) -> str | None:
         why_not_scaled_symmetric(state, INT16),
         why_not_scaled(op.outputs[0], INT8),
     )
-    return reason or why_not_numbers(lambda: _svdf_scalings(op))
+    return reason or why_not_raised(lambda: _svdf_scalings(op))
 
 
 def _svdf_scalings(op: Op[SVDFOptions]) -> tuple[Scaling, Scaling]:

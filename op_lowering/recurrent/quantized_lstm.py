@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.integer_products import Piece, matrix_product, moved, to_int8
-from jaxdelegate.op_lowering.common.quantization import zero_point_of
+from jaxdelegate.op_lowering.common.quantization import why_not_raised, zero_point_of
 from jaxdelegate.op_lowering.recurrent.lstm_cell import CELL, Cell, Gate, read, why_not_cell
 from jaxdelegate.op_lowering.recurrent.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
 from jaxdelegate.op_lowering.recurrent.quantized import (
@@ -27,7 +27,6 @@ from jaxdelegate.op_lowering.recurrent.quantized import (
     scale_of,
     side_by_side,
     why_not_integers,
-    why_not_numbers,
     why_not_scaled,
     why_not_scaled_symmetric,
 )
@@ -80,7 +79,7 @@ def why_not(op: Op[_Options]) -> str | None:
         why_not_cell(cell, n_batch, x.shape[-1])
         or _why_not_tensors(cell, x, op.outputs[0])
         or _why_not_scales(cell, op.context.intermediates)
-        or why_not_numbers(lambda: _numbers(op))
+        or why_not_raised(lambda: _numbers(op))
     )
 
 
@@ -415,7 +414,7 @@ def why_not_basic(op: Op[LSTMOptions]) -> str | None:
     exponent, is_power = checked_log2(float(scale_of(state_out)))
     if not is_power or 15 + exponent != _STATE_BITS:
         return f"the scale of {state_out.name!r} is not 2**-11"
-    return why_not_numbers(lambda: _basic_scaling(bias))
+    return why_not_raised(lambda: _basic_scaling(bias))
 
 
 def basic_step(inputs: Specs) -> Callable[..., tuple[jax.Array, ...]]:

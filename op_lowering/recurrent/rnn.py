@@ -393,14 +393,22 @@ def _why_not_svdf(op: Op[SVDFOptions]) -> str | None:
 
 
 def _lower_svdf(op: Op[SVDFOptions]) -> Function:
+    step = quantized_recurrent.svdf_step(op) if op.inputs[0].is_quantized else _svdf_step(op)
+
+    def svdf(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        y, memory = step(*arrays)
+        return results(op.outputs, [y], [op.inputs[_SVDF_STATE]], [memory])
+
+    return svdf
+
+
+def _svdf_step(op: Op[SVDFOptions]) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Source: kernels/internal/reference/svdf.h. A filter weights the activations in its memory."""
-    if op.inputs[0].is_quantized:
-        return _lower_integer_svdf(op)
     (n_filters, n_memory), rank = op.inputs[_SVDF_TIME].shape, op.options.rank
     activate = _activation(op, _SVDF_WEIGHTS)
     prepared = operands(op, dequantized=[_SVDF_TIME])
 
-    def svdf(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
+    def step(*arrays: jax.Array) -> tuple[jax.Array, jax.Array]:  # [N, n_input] -> [N, n_units]
         x, feature, time, bias, state = prepared(arrays)
         now = matmul(op.context, x, feature)
         memory = state.astype(now.dtype).reshape(x.shape[0], n_filters, n_memory)
@@ -408,19 +416,9 @@ def _lower_svdf(op: Op[SVDFOptions]) -> Function:
         filtered = jnp.sum(memory * time.astype(now.dtype)[None], 2)
         y = jnp.sum(filtered.reshape(x.shape[0], n_filters // rank, rank), 2)
         y = y if bias is None else y + along_rows(bias, y)
-        return results(op.outputs, [activate(y)], [op.inputs[_SVDF_STATE]], [memory])
+        return activate(y), memory
 
-    return svdf
-
-
-def _lower_integer_svdf(op: Op[SVDFOptions]) -> Function:
-    step = quantized_recurrent.svdf_step(op)
-
-    def svdf(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        y, memory = step(*arrays)
-        return results(op.outputs, [y], [op.inputs[_SVDF_STATE]], [memory])
-
-    return svdf
+    return step
 
 
 RULES = table(

@@ -43,7 +43,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
     why_not_result,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Axes = tuple[int, ...]
 _Reduce = Callable[[jax.Array, _Axes], jax.Array]  # drops the axes
@@ -59,10 +59,6 @@ def why_not_ordered(context: LoweringContext, x: TensorSpec, y: TensorSpec | Non
     Quantized values have the order of their stored integers.
     """
     return first_reason(why_not_stored(x, FLOATS | INTEGERS), why_not_moved(context, x, y))
-
-
-def why_not_count(outputs: Specs, count: int) -> str | None:
-    return None if len(outputs) == count else f"has {len(outputs)} outputs, not {count}"
 
 
 def why_not_axes(x: TensorSpec, axes: TensorSpec) -> str | None:

@@ -89,7 +89,6 @@ def _multiplied_jvp(
 
 def _unsorted_rule(
     name: str,
-    options: type[Options],
     reduce: _Reduce,
     initial: Callable[[np.dtype], float],
     *,
@@ -122,7 +121,7 @@ def _unsorted_rule(
         return run
 
     inputs = [_X, INT32, CONSTANTS32]
-    return typed_rule(name, options, inputs, lower, _why_not_unsorted, results=[None])
+    return typed_rule(name, NoOptions, inputs, lower, _why_not_unsorted, results=[None])
 
 
 RULES = table(
@@ -135,19 +134,11 @@ RULES = table(
         results=[None],
     ),
     _unsorted_rule(
-        "UNSORTED_SEGMENT_MAX",
-        NoOptions,
-        _scattered("max"),
-        lambda dtype: limits(dtype)[0],
-        skips_nan=True,
+        "UNSORTED_SEGMENT_MAX", _scattered("max"), lambda dtype: limits(dtype)[0], skips_nan=True
     ),
     _unsorted_rule(
-        "UNSORTED_SEGMENT_MIN",
-        NoOptions,
-        _scattered("min"),
-        lambda dtype: limits(dtype)[1],
-        skips_nan=True,
+        "UNSORTED_SEGMENT_MIN", _scattered("min"), lambda dtype: limits(dtype)[1], skips_nan=True
     ),
-    _unsorted_rule("UNSORTED_SEGMENT_PROD", NoOptions, multiplied, lambda _: 1),
-    _unsorted_rule("UNSORTED_SEGMENT_SUM", NoOptions, _scattered("add"), lambda _: 0),
+    _unsorted_rule("UNSORTED_SEGMENT_PROD", multiplied, lambda _: 1),
+    _unsorted_rule("UNSORTED_SEGMENT_SUM", _scattered("add"), lambda _: 0),
 )

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common.pointwise import why_not_count
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.reduction.rule import why_not_count, why_not_ordered
+from jaxdelegate.op_lowering.reduction.rule import why_not_ordered
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
@@ -51,7 +52,7 @@ def _keys(x: jax.Array) -> jax.Array:
 def _why_not_topk(op: Op[NoOptions]) -> str | None:
     x, k = op.inputs[:2]
     if len(op.outputs) != 2:
-        return why_not_count(op.outputs, 2)
+        return why_not_count(op.outputs, 2, "outputs")
     reason = first_reason(
         why_not_const(k),
         why_not_dtype(k, np.int16, np.int32),
