@@ -10,7 +10,7 @@ from jaxdelegate.quant.params import Blockwise, Quantization, along_axis
 from jaxdelegate.quant.params import integer_range as integer_range
 
 xp = np  # for functions that serve numpy and jax
-_MOST_BYTES = 2  # of integers whose steps float32 holds
+_MOST_BYTES = 2  # float32 holds the steps of integers of this size
 
 
 def along(quantization: Quantization, rank: int) -> tuple[np.ndarray, np.ndarray]:

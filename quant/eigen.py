@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxdelegate.quant import affine
 
-Array = Any  # of numpy or of jax
+Array = Any  # numpy's or jax's
 
 _TANH_BOUND = 7.90738964080810547  # the quotient is 1 from here on
 _TANH_NUMERATOR = (1.394553628e-8, 2.102733560e-5, 3.520756727e-3, 1.340216100e-1)

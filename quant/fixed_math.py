@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxdelegate.quant import fixed_point
 
-Array = Any  # of numpy or of jax
+Array = Any  # numpy's or jax's
 
 # Q0.31 constants, unless another Qm is named
 EXP_MINUS_1_8, ONE_THIRD = 1895147668, 715827883
@@ -37,7 +37,7 @@ LOG_ALPHA_F = 638450708  # 1/4 * 2**(1/4)
 
 
 def _constant(value: int, dtype: np.dtype) -> int:
-    """A constant given for int32, as a raw value of this dtype."""
+    """A raw value of int32 as one of this dtype."""
     return int(fixed_point.rounding_divide_by_pot(value, 32 - 8 * dtype.itemsize))
 
 

@@ -48,9 +48,18 @@ def quotient(x: _Real, y: _Real) -> jax.Array:
     return as_float32(jnp.asarray(x, np.float64) / jnp.asarray(y, np.float64))
 
 
+def rounded(product: jax.Array) -> jax.Array:
+    """A float32 product, rounded before it is added to another value or multiplied again.
+
+    XLA lets LLVM fuse a product and a sum into one rounding, on CPU and GPU, and neither
+    `lax.optimization_barrier` nor a conversion to float64 and back prevents that; a minimum with a
+    number beyond all products does.
+    """
+    return jnp.minimum(product, jnp.asarray(_BEYOND, product.dtype))
+
+
 def product(x: jax.Array, y: _Real) -> jax.Array:
-    """The product of float32 values; the minimum keeps compilers from fusing it with a sum."""
-    return lax.min(x * y, jnp.asarray(_BEYOND, np.float32))
+    return rounded(x * y)
 
 
 def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:

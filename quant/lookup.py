@@ -17,11 +17,11 @@ import numpy as np
 from jaxdelegate.quant.affine import round_half_away
 from jaxdelegate.quant.multiplier import checked_log2
 
-Array = Any  # of numpy or of jax
+Array = Any  # numpy's or jax's
 # From float32 (or float64) reals to as many of the same dtype.
 RealFunction = Callable[[np.ndarray], np.ndarray]
 
-SEGMENTS = 512  # of the range of int16, 128 values each
+SEGMENTS = 512  # they divide the range of int16, 128 values each
 
 
 # ---- Real functions, each float32 operation rounded as in the C++ lambdas of the kernels.

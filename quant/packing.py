@@ -45,10 +45,10 @@ def unpack(data: np.ndarray, count: int, dtype: np.dtype) -> np.ndarray:
     if 8 * data.size < bits * count:
         raise ValueError(f"{count} elements of {dtype} do not fit {data.size} bytes")
     table, packed = _elements(dtype), data.reshape(-1)[: -(-count * bits // 8)]
-    found = np.empty(packed.size, table.dtype)
+    elements = np.empty(packed.size, table.dtype)
     for at in range(0, packed.size, _AT_ONCE):
-        found[at : at + _AT_ONCE] = table[packed[at : at + _AT_ONCE]]
-    return found.view(dtype)[:count]
+        elements[at : at + _AT_ONCE] = table[packed[at : at + _AT_ONCE]]
+    return elements.view(dtype)[:count]
 
 
 @functools.cache
@@ -87,9 +87,9 @@ class PackedConstant(LazyConstant):
         is_array = isinstance(key, np.ndarray) and key.dtype.kind in "iu"
         if rows is None or not (is_array or isinstance(key, int | np.integer | slice)):
             return super().__getitem__(key)
-        found = rows[key]
-        shape = (*found.shape[:-1], *self.shape[1:])
-        return unpack(found, math.prod(shape), self.dtype).reshape(shape)
+        packed = rows[key]
+        shape = (*packed.shape[:-1], *self.shape[1:])
+        return unpack(packed, math.prod(shape), self.dtype).reshape(shape)
 
     def values(self) -> np.ndarray:
         return unpack(self.packed, self.size, self.dtype).reshape(self.shape)

@@ -58,10 +58,10 @@ class ShortProduct:
 @functools.lru_cache(4096)
 def short_product(multiplier: int, shift: int) -> ShortProduct | None:
     """multiply_by_quantized_multiplier for |x| <= STEPS; None: no form has all its results."""
-    found = _products(multiplier, shift, np.ones(1, np.int32))
-    if found is None:
+    forms = _products(multiplier, shift, np.ones(1, np.int32))
+    if forms is None:
         return None
-    *arrays, bits = found
+    *arrays, bits = forms
     factor, offset, correction = (int(a[0]) for a in arrays)
     return ShortProduct(factor, offset, correction, bits)
 
@@ -70,10 +70,10 @@ def short_products(multiplier: int, shift: int, steps: np.ndarray) -> ShortProdu
     """multiply_by_quantized_multiplier of x times int32 constants; their shapes broadcast."""
     constants, positions = np.unique(steps, return_inverse=True)
     positions = positions.reshape(steps.shape)
-    found = _products(multiplier, shift, abs(constants))
-    if found is None:
+    forms = _products(multiplier, shift, abs(constants))
+    if forms is None:
         return None
-    factors, offsets, corrections, bits = found
+    factors, offsets, corrections, bits = forms
     # x * -c is -x * c: what a negative product gets, all others get with the opposite sign.
     is_negative = constants < 0
     offsets = offsets + np.where(is_negative, corrections, 0)
@@ -96,9 +96,9 @@ def _products(multiplier: int, shift: int, times: np.ndarray) -> _Products | Non
     half, right = 1 << bits - 1, max(-shift, 0)
     distance = 1 << bits - right - 1 if bits > right > 0 else 0
     plain, corrected = (_with_factors(expected, bits, half + d, -2 * d) for d in (0, distance))
-    found = np.where(plain[-1], plain, corrected)
-    factors, offsets, corrections = found[:3].astype(np.int32)
-    return (factors, offsets, corrections, bits) if found[-1].all() else None
+    forms = np.where(plain[-1], plain, corrected)
+    factors, offsets, corrections = forms[:3].astype(np.int32)
+    return (factors, offsets, corrections, bits) if forms[-1].all() else None
 
 
 def _with_factors(expected: np.ndarray, bits: int, offset: int, correction: int) -> np.ndarray:
@@ -108,7 +108,7 @@ def _with_factors(expected: np.ndarray, bits: int, offset: int, correction: int)
     """
     x, start = _SIGNED.astype(np.int64), expected.astype(np.int64) << bits
     added = offset + np.where(x < 0, correction, 0)
-    first, last = start - added, start + (1 << bits) - 1 - added  # of x * factor
+    first, last = start - added, start + (1 << bits) - 1 - added  # bounds of x * factor
     up, down = x > 0, x < 0
     least = np.maximum((-(-first[:, up] // x[up])).max(1), (-(last[:, down] // -x[down])).max(1))
     most = np.minimum((last[:, up] // x[up]).min(1), (-first[:, down] // -x[down]).min(1))

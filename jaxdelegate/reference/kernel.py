@@ -31,7 +31,7 @@ class Services(Protocol):
     """The host's services for kernels that need more than their arrays."""
 
     resources: MutableMapping[Any, Any]  # variables and tables of the model, by their handles
-    paths: MutableMapping[Any, bytes]  # of files that kernels may open: strings that the user set
+    paths: MutableMapping[Any, bytes]  # files that kernels may open, by strings that the user set
 
     def __call__(self, subgraph: int, *arrays: Array) -> tuple[Array, ...]: ...
 

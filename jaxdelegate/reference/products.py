@@ -1,9 +1,10 @@
-"""Common parts of integer convolutions and matrix products: exact sums, and a kernel's end."""
+"""Common parts of integer and dynamic range convolutions and matrix products."""
 
 import numpy as np
 
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, TensorType
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.affine import asymmetric_quantize, symmetric_quantize
 from jaxdelegate.quant.params import Quantization, activation_range, tensor_zero_point
 from jaxdelegate.quant.requantize import add_bias, requantize_accumulator
 from jaxdelegate.reference.kernel import Array
@@ -38,3 +39,21 @@ def requantized(
     return requantize_accumulator(
         accumulator, multiplier, shift, tensor_zero_point(target), bounds, dtype
     )
+
+
+# ---- dynamic range: float32 rows, integer filters
+
+Rows = tuple[Array, Array, Array]
+
+
+def quantize_rows(x: Array, *, asymmetric: bool) -> Rows:
+    """Quantize float32 rows [..., n] on the fly; scales and zero points are [...]."""
+    if asymmetric:
+        return asymmetric_quantize(x)
+    q, scale = symmetric_quantize(x)
+    return q, scale, np.zeros(scale.shape, np.int32)
+
+
+def signed(w: Array) -> Array:
+    """A stored filter as int8; the kernels read uint8 as signed bytes."""
+    return w.view(np.int8) if w.dtype == np.uint8 else w.astype(np.int8)

@@ -18,15 +18,14 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_one_scale,
 )
 from jaxdelegate.op_lowering.common.quantized_products import UINT8, Tensors, why_not_scales
-from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import first_reason, why_not_dtype
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread
-from jaxdelegate.quant.jax_affine import asymmetric_quantize, symmetric_quantize
+from jaxdelegate.quant.jax_affine import asymmetric_quantize, rounded, symmetric_quantize
 from jaxdelegate.quant.params import channel_scales
 
-# Of the results of dynamic range kernels on a CPU.
+# The ranges of dynamic range kernels' results on a CPU.
 RANGES = {
     Act.NONE: (-math.inf, math.inf),
     Act.RELU: (0.0, math.inf),

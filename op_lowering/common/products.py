@@ -53,13 +53,13 @@ class Arithmetic:
     """How one operator multiplies and adds, as the precision policy has it."""
 
     operand: np.dtype
-    accumulator: np.dtype  # of bias and activation
+    accumulator: np.dtype  # bias and activation are computed in it
     precision: str
     total: np.dtype | None = None  # the dtype of `lax`'s result; None: the accumulator's dtype
     rounds_exactly: bool = False
     has_short_epilogue: bool = False  # cuDNN computes the epilogue too, and rounds once, after it
     is_finite: bool = False  # see `finish`; False where libraries only fuse other epilogues
-    has_small_kernel: bool = False  # of small_products_cpu_kernel
+    has_small_kernel: bool = False  # small_products_cpu_kernel may multiply
 
     @classmethod
     def of_convolution(

@@ -73,9 +73,9 @@ def while_shapes(
     started = tuple(dataclasses.replace(spec, const=None) for spec in inputs)
     conditions = infer(o.cond_subgraph_index, started)
     if len(conditions) != 1 or conditions[0].dtype != bool:
-        found = ", ".join(str(spec.dtype) for spec in conditions) or "nothing"
+        results = ", ".join(str(spec.dtype) for spec in conditions) or "nothing"
         raise TypeError(
-            f"the condition must be one boolean, subgraph {o.cond_subgraph_index} returns {found}"
+            f"the condition must be one boolean, subgraph {o.cond_subgraph_index} returns {results}"
         )
     return _agreed([started, infer(o.body_subgraph_index, started)])
 

@@ -44,10 +44,10 @@ def float_algorithms(
     `can_transform`: the filter is float32 and constant, so that sums of its values cost neither
     time nor precision.
     """
-    own = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
+    ours = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
     tiled = (transformed, winograd)
-    default = tiled if tiled in own and pays(c) else algorithm(platform, c, is_clamped=is_clamped)
-    return _named(default, *own, *_possible(platform, c))
+    default = tiled if tiled in ours and pays(c) else algorithm(platform, c, is_clamped=is_clamped)
+    return _named(default, *ours, *_possible(platform, c))
 
 
 def integer_algorithms(platform: str, c: Convolution) -> Algorithms:

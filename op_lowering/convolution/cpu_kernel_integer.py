@@ -49,8 +49,8 @@ from jaxdelegate.op_lowering.convolution.integer import filter_sums
 from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
 from jaxdelegate.op_lowering.spec import Shape
 
-QUAD = 4  # adjacent values of the depth in a panel of int8 (kDeep in elements.h)
-_PAIR = 2  # of int16
+# Adjacent values of the depth in a panel of int8 (kDeep in elements.h), and of int16.
+QUAD, _PAIR = 4, 2
 _ROWS = 2  # adjacent window rows in a depthwise filter (kRows)
 _LARGEST_INT16 = 1 << 15  # magnitude
 
@@ -95,7 +95,7 @@ def _fits_int16(tensors: Tensors, io: Prepare) -> bool:
     added = np.zeros(1) if bias is None else bias.const
     if added is None or w.dtype != INT8 or y.dtype != INT16:
         return False
-    zero = quantization_of(w).zero_point.flat[0]  # of one scale; all are 0 if there are several
+    zero = quantization_of(w).zero_point.flat[0]  # the only one, or all are 0
     filters = np.abs(io(w.const).astype(np.int16) - np.int16(zero))
     sums = _LARGEST_INT16 * filters.sum(tuple(range(filters.ndim - 1)), dtype=np.int64)
     largest = sums + np.abs(added.reshape(-1).astype(np.float64))

@@ -89,8 +89,8 @@ class _Call:
         channels = tensors.y.shape[-1]
         y = (tensors.x.shape[0], *(s.n_out for s in spreads), channels)
         times = _times(width, channels)
-        own = height, width if times == 1 else _folded(width)
-        return cls(own, (height, width) != spreads, times, width, tensors.x.shape, y)
+        turned = height, width if times == 1 else _folded(width)
+        return cls(turned, (height, width) != spreads, times, width, tensors.x.shape, y)
 
     @property
     def out(self) -> Shape:
@@ -123,15 +123,15 @@ class _Call:
 
 def transposed(spreads: Spreads, activation: Act, tensors: Tensors) -> tuple[Function, Prepare]:
     """(x, laid out filter, bias) -> ([N, *out, O],), and the layout from [*spatial, I, O]."""
-    own = _Call.of(spreads, tensors)
-    run = call(TRANSPOSED, own.geometry, RANGES[activation], own.out)
+    form = _Call.of(spreads, tensors)
+    run = call(TRANSPOSED, form.geometry, RANGES[activation], form.out)
 
     def whole(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
-        (y,) = run(x, w, None if bias is None else jnp.tile(bias.reshape(-1), own.times))
-        return own.result(y)
+        (y,) = run(x, w, None if bias is None else jnp.tile(bias.reshape(-1), form.times))
+        return form.result(y)
 
     def layout(w: Array) -> Array:
-        return _joined(panels(f.reshape(-1, own.out[-1])) for f in own.phases(w))
+        return _joined(panels(f.reshape(-1, form.out[-1])) for f in form.phases(w))
 
     return whole, layout
 
@@ -146,30 +146,30 @@ def transposed_int8(
     spreads: Spreads, spatial_io: Prepare, tensors: Tensors, end: Epilogue
 ) -> tuple[Function, Prepare]:
     """Likewise; `spatial_io` transposes the file's filter to [*spatial, I, O]."""
-    own = _Call.of(spreads, tensors)
-    columns = own.out[-1]
+    form = _Call.of(spreads, tensors)
+    columns = form.out[-1]
     edges = [(0, 0), (0, -columns % PANEL)]
     # What the kernel's unsigned x adds to the sums, other taps in each phase.
-    filters = own.phases(spatial_io(np.asarray(tensors.w.const)))
+    filters = form.phases(spatial_io(np.asarray(tensors.w.const)))
     sums = np.stack([filter_sums(f, 0) for f in filters])
     offset = -(zero_point_of(tensors.x) + 128) * sums
-    scales = np.pad(np.tile(epilogue_scales(end, own.y[-1]), own.times), edges, mode="edge")
+    scales = np.pad(np.tile(epilogue_scales(end, form.y[-1]), form.times), edges, mode="edge")
     scales = np.tile(scales, len(sums))
     fields = {
-        "geometry": own.geometry,
+        "geometry": form.geometry,
         "integers": (zero_point_of(tensors.x), 0, end.zero_point, *end.bounds),
     }
     attributes = {name: np.array(values, np.int64) for name, values in fields.items()}
-    kernel = native_call(TRANSPOSED_INT8, own.out, end.dtype, **attributes)
+    kernel = native_call(TRANSPOSED_INT8, form.out, end.dtype, **attributes)
 
     def run(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> tuple[jax.Array]:
         total = jnp.asarray(offset)
         if bias is not None:
-            total = total + jnp.tile(bias.reshape(-1).astype(INT32), own.times)[None]
-        return own.result(kernel(x, w, jnp.pad(total, edges).reshape(-1), scales))
+            total = total + jnp.tile(bias.reshape(-1).astype(INT32), form.times)[None]
+        return form.result(kernel(x, w, jnp.pad(total, edges).reshape(-1), scales))
 
     def layout(w: Array) -> Array:
-        return _joined(steps(f, QUAD) for f in own.phases(w))
+        return _joined(steps(f, QUAD) for f in form.phases(w))
 
     return run, layout
 
@@ -206,10 +206,10 @@ def _folded_filter(w: Array, s: Spread) -> Array:
     parts = []
     for i in range(s.stride):
         taps, end = _phase(s, i)
-        own = w[:, (i + s.before) % s.stride :: s.stride]
+        taps_of_phase = w[:, (i + s.before) % s.stride :: s.stride]
         missing = one.before + 1 - end
         edges = [(0, 0), (missing, one.size - taps - missing), (0, 0), (0, 0)]
-        parts.append(pad(own, edges))
+        parts.append(pad(taps_of_phase, edges))
     return concatenated(parts, -1)
 
 

@@ -31,7 +31,7 @@ _MOST_TAPS = 64  # all written out
 _VECTOR = 8  # channels that one thread reads; a divisor of their number
 # The most channels and values that one program computes: 4 warps, 16 values for each thread.
 _CHANNELS, _VALUES, _WARPS = 64, 2048, 4
-_MOST_VALUES = 1 << 31  # of a tensor whose positions are int32
+_MOST_VALUES = 1 << 31  # a tensor's positions are int32
 
 End = Callable[[jax.Array], jax.Array]
 
@@ -101,7 +101,7 @@ def depthwise(
     from jax.experimental import pallas as pl  # noqa: PLC0415 (only a GPU's programs need it)
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
-    given = [x, w, *(v for v in (bias, residual) if v is not None)]
+    arrays = [x, w, *(v for v in (bias, residual) if v is not None)]
     shape = (c.batch, *c.out, c.channels)
     height, width, channels = _block(c)
     down, across, deep = -(-c.out[0] // height), -(-c.out[1] // width), c.channels // channels
@@ -130,7 +130,7 @@ def depthwise(
         compiler_params=triton.CompilerParams(num_warps=_WARPS, num_stages=1),
         name="depthwise",
     )
-    y: jax.Array = call(*(v.reshape(-1) for v in given))
+    y: jax.Array = call(*(v.reshape(-1) for v in arrays))
     return y.reshape(shape)
 
 

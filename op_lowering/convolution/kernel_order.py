@@ -17,14 +17,14 @@ from jaxdelegate.kernels.library import PRODUCT_ORDERED
 from jaxdelegate.op_lowering.common.basics import Array
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
-from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.common.window import pad_windows, read_tap, taps
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.cpu_kernel import call, geometry, matrices, panels
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Prepare
+from jaxdelegate.quant.jax_affine import rounded
 
-_MOST_PRODUCTS = 64  # of one output; each is a separate step of the program
+_MOST_PRODUCTS = 64  # an output's; each is a separate step of the program
 
 
 def is_chosen(context: LoweringContext, c: Convolution, tensors: Tensors) -> bool:

@@ -14,8 +14,8 @@ import numpy as np
 from jaxdelegate.op_lowering.records.protocols import Activated
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant.params import channel_scales
-from jaxdelegate.reference.dynamic_range import quantize_rows, signed
 from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.products import quantize_rows, signed
 from jaxdelegate.reference.quantization import quantization_of
 from jaxdelegate.reference.window import clamp, require_floats
 

@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.common.products import Arithmetic
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.spec import Shape
 
-_POINTS = 4  # of a tile, along each axis
+_POINTS = 4  # a tile's, along each axis
 _STEP = 2  # from tile to tile, and the results of a tile, along each axis
 
 # Where it is faster than XLA:CPU's convolution, measured on the shapes of ResNet50, Inception v3,
@@ -29,7 +29,7 @@ _STEP = 2  # from tile to tile, and the results of a tile, along each axis
 _LEAST_CHANNELS = 32  # shorter sums do not make up for the transforms
 _LEAST_PRODUCTS = 10_000_000  # less work does not make up for the cost of a dozen kernels
 _MOST_FILTERS = 12_288  # pairs of channels per tile: all 16 matrices are read, however few tiles
-_MOST_BYTES = 24 << 20  # of transformed tiles; see jaxdelegate/lowering/microbatching.py
+_MOST_BYTES = 24 << 20  # transformed tiles; see jaxdelegate/lowering/microbatching.py
 
 # From the three values of a filter to four points.
 _FILTER = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], np.float32)

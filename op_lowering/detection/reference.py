@@ -121,13 +121,13 @@ def _at_once(o: DetectionPostProcessOptions, boxes: Array, scores: Array) -> tup
 def _by_class(o: DetectionPostProcessOptions, boxes: Array, scores: Array) -> tuple[int, _Slots]:
     """Suppress within each class, and list the best of all; lower classes first among equals."""
     at_most = min(o.detections_per_class, o.max_detections)
-    found = [
+    listed = [
         (box, label)
         for label in range(o.num_classes)
         for box in _keep_best(o, boxes, scores[:, label], at_most)
     ]
-    found.sort(key=lambda pair: -scores[pair])  # stable
-    return min(len(found), o.max_detections), dict(enumerate(found[: o.max_detections]))
+    listed.sort(key=lambda pair: -scores[pair])  # stable
+    return min(len(listed), o.max_detections), dict(enumerate(listed[: o.max_detections]))
 
 
 def v4_shapes(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:

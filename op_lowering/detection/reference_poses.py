@@ -23,7 +23,7 @@ _EDGES = (
     *((0, 6), (6, 8), (8, 10), (6, 12), (12, 14), (14, 16)),
 )
 _N = len(_EDGES)
-_REFINEMENTS = 5  # of a neighbor's place, by the short offsets
+_REFINEMENTS = 5  # each moves a neighbor's place by the short offsets
 _MASK_STEPS = 3  # from a pixel to the parts of its person, by the long offsets
 _MASK = 33  # rows and columns of the masks
 
@@ -54,7 +54,7 @@ def posenet_decoder(
     if o.stride < 1 or o.max_detections < 0:
         raise ValueError(f"PosenetDecoderOp: stride {o.stride}, {o.max_detections} detections")
     scales = (1, *(1 / o.stride,) * 3)
-    maps = [_real(*given)[0] for given in zip(arrays, inputs, scales, strict=False)]
+    maps = [_real(*each)[0] for each in zip(arrays, inputs, scales, strict=False)]
     places, scores = _persons(o, *maps[:3])
     totals = _suppressed(o, places, scores)
     y = [np.zeros(spec.shape, np.float32) for spec in outputs]
@@ -80,7 +80,8 @@ def _persons(
     o: PosenetDecoderOptions, scores: Array, short: Array, mid: Array
 ) -> tuple[Array, Array]:
     """Places [n, parts, 2] and scores [n, parts] of persons, by the score of their first part."""
-    places, found = np.zeros((0, _PARTS, 2), np.float32), np.zeros((0, _PARTS), np.float32)
+    places = np.zeros((0, _PARTS, 2), np.float32)
+    of_parts = np.zeros((0, _PARTS), np.float32)
     for part, place in _seeds(o, scores, short):
         if len(places) == o.max_detections:
             break
@@ -88,10 +89,11 @@ def _persons(
             continue
         person, logits = _grown(part, place, scores, short, mid)
         with np.errstate(over="ignore"):
-            of_parts = 1 / (1 + np.exp(-logits))
-        if of_parts.mean() >= o.score_threshold:
-            places, found = np.append(places, person[None], 0), np.append(found, of_parts[None], 0)
-    return places, found
+            score = 1 / (1 + np.exp(-logits))
+        if score.mean() >= o.score_threshold:
+            places = np.append(places, person[None], 0)
+            of_parts = np.append(of_parts, score[None], 0)
+    return places, of_parts
 
 
 def _seeds(o: PosenetDecoderOptions, scores: Array, short: Array) -> Iterator[tuple[int, Array]]:

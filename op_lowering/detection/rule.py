@@ -141,8 +141,8 @@ def _lower_postprocess(op: Op[DetectionPostProcessOptions]) -> Function:
     ) -> tuple[jax.Array, ...]:
         encodings, scores, anchors = map(_real, (encodings, scores, anchors), specs)
         boxes = _decode(encodings[0, :, :4], anchors, settings)
-        (*detections, found), count = suppress(boxes, scores[0, :, first_class:], settings)
-        slots = [_fill(values, found, n_slots) for values in detections]
+        (*detections, is_one), count = suppress(boxes, scores[0, :, first_class:], settings)
+        slots = [_fill(values, is_one, n_slots) for values in detections]
         return (*slots, count.astype(np.float32).reshape(1))
 
     return detection_postprocess
@@ -172,10 +172,10 @@ def _greedy(
     live = scores >= jnp.float32(o.nms_score_threshold)
 
     def keep_best(live: jax.Array, _: None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        best, found = _best(live, scores)
+        best, is_one = _best(live, scores)
         overlap = overlaps(boxes[:, best], boxes) > jnp.float32(o.nms_iou_threshold)
         others = jnp.arange(live.size, dtype=np.int32) != best
-        return live & others & ~overlap, (best, found)
+        return live & others & ~overlap, (best, is_one)
 
     kept: tuple[jax.Array, jax.Array] = lax.scan(keep_best, live, None, length=n_out)[1]
     return kept
@@ -189,13 +189,13 @@ def _suppress_at_once(
     n_kept, n_best = min(o.max_detections, n_boxes), min(o.max_classes_per_detection, n_classes)
     if n_kept == 0:
         return _nothing(), jnp.zeros((), np.int32)
-    kept, found = _greedy(boxes, jnp.nanmax(scores, axis=1), o, n_kept)
+    kept, is_one = _greedy(boxes, jnp.nanmax(scores, axis=1), o, n_kept)
     best, classes = top_k(scores[kept], n_best)  # [n_kept, n_best]
     spare = [(0, 0), (0, o.max_classes_per_detection - n_best)]
-    found_classes = jnp.broadcast_to(found[:, None], best.shape)
-    best, classes, mask = (jnp.pad(a, spare).ravel() for a in (best, classes, found_classes))
+    mask = jnp.broadcast_to(is_one[:, None], best.shape)
+    best, classes, mask = (jnp.pad(a, spare).ravel() for a in (best, classes, mask))
     repeated = jnp.repeat(boxes.T[kept], o.max_classes_per_detection, axis=0)
-    return (repeated, classes, best, mask), jnp.sum(found, dtype=np.int32)
+    return (repeated, classes, best, mask), jnp.sum(is_one, dtype=np.int32)
 
 
 def _suppress_by_class(
@@ -206,12 +206,12 @@ def _suppress_by_class(
     if n_kept == 0:
         return _nothing(), jnp.zeros((), np.int32)
     by_class = scores.T  # [classes, n]
-    kept, found = jax.vmap(lambda s: _greedy(boxes, s, o, n_kept))(by_class)
+    kept, is_one = jax.vmap(lambda s: _greedy(boxes, s, o, n_kept))(by_class)
     values = jnp.take_along_axis(by_class, kept, axis=1).ravel()
-    kept, found = kept.ravel(), found.ravel()
-    order = jnp.lexsort((-values, ~found))[: o.max_detections]
-    detections = boxes.T[kept[order]], order // n_kept, values[order], found[order]
-    return detections, jnp.sum(found[order], dtype=np.int32)
+    kept, is_one = kept.ravel(), is_one.ravel()
+    order = jnp.lexsort((-values, ~is_one))[: o.max_detections]
+    detections = boxes.T[kept[order]], order // n_kept, values[order], is_one[order]
+    return detections, jnp.sum(is_one[order], dtype=np.int32)
 
 
 def _nothing() -> _Detections:
@@ -219,9 +219,9 @@ def _nothing() -> _Detections:
     return none.reshape(0, 4), none, none, none.astype(np.bool_)
 
 
-def _fill(values: jax.Array, found: jax.Array, n_slots: int) -> jax.Array:
-    """[1, slots, ...] in float32, with zeros where nothing was found."""
-    mask = found.reshape(-1, *[1] * (values.ndim - 1))
+def _fill(values: jax.Array, is_one: jax.Array, n_slots: int) -> jax.Array:
+    """[1, slots, ...] in float32, with zeros in slots without a box."""
+    mask = is_one.reshape(-1, *[1] * (values.ndim - 1))
     kept = jnp.where(mask, values.astype(np.float32), jnp.zeros((), np.float32))
     spare = [(0, n_slots - values.shape[0])] + [(0, 0)] * (values.ndim - 1)
     return jnp.pad(kept, spare)[None]
@@ -283,10 +283,10 @@ def _lower_nms(op: Op[Options]) -> Function:
             empty = jnp.zeros(n_slots, np.float32)
             nothing = (empty.astype(np.int32), empty)[:n_listed]
             return (*nothing, jnp.zeros((), np.int32))
-        indices, best, found = _select(boxes, scores, iou, threshold, decay=decay, n_out=n_out)
-        chosen = (jnp.where(found, a, jnp.zeros_like(a)) for a in (indices, best))
+        indices, best, is_one = _select(boxes, scores, iou, threshold, decay=decay, n_out=n_out)
+        chosen = (jnp.where(is_one, a, jnp.zeros_like(a)) for a in (indices, best))
         padded = [jnp.pad(a, (0, n_slots - n_out)) for a in chosen]
-        return (*padded[:n_listed], jnp.sum(found, dtype=np.int32))
+        return (*padded[:n_listed], jnp.sum(is_one, dtype=np.int32))
 
     return non_max_suppression
 

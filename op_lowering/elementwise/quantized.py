@@ -68,7 +68,7 @@ Multiplier = Callable[[float], tuple[int, int]]
 DtypeRows = frozenset[tuple[np.dtype, ...]]
 
 _INT32 = np.dtype(np.int32)
-_MOST_CONSTANTS = 1 << 16  # of a tensor whose products have short forms: three int32 for each
+_MOST_CONSTANTS = 1 << 16  # short forms take three int32 for each
 
 
 def alike(arity: int, *dtypes: np.dtype) -> DtypeRows:
@@ -187,7 +187,7 @@ def _sum(
                 return _sum_of_powers(activation, y, [power for power, _ in powers], saturating)
         common, factors = _common_scale(op.inputs)
         left_shift = 15 if y.dtype == INT16 else 20
-        found = _Sum(
+        total = _Sum(
             combine=combine,
             left_shift=left_shift,
             inputs=factors,
@@ -201,11 +201,11 @@ def _sum(
 
         def function(*arrays: jax.Array) -> jax.Array:
             steps = _all_steps(arrays, op.inputs)
-            short = found.short() if y.dtype != INT16 else None
+            short = total.short() if y.dtype != INT16 else None
             if short is None:
-                result: jax.Array = found.of(steps, jax_fixed_point, jax_requantize)
+                result: jax.Array = total.of(steps, jax_fixed_point, jax_requantize)
                 return result
-            return stored(short(*steps), y, found.bounds)
+            return stored(short(*steps), y, total.bounds)
 
         return function
 

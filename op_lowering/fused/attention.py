@@ -34,7 +34,7 @@ from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 # Fewer queries are not worth laying out the keys and values for.
 _LEAST_QUERIES = 16
-_HEAD_SIZES = range(8, 129, 8)  # of cuDNN's flash attention on every GPU that supports it
+_HEAD_SIZES = range(8, 129, 8)  # cuDNN's flash attention has them on every GPU that supports it
 
 
 def is_by_cudnn(

@@ -238,7 +238,7 @@ def unique_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 def unique(_o: Options, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array, Array]:
     """The values in order of appearance, and for each element its value's position among them."""
     values, first, inverse = np.unique(x, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # of the sorted values, by first appearance
+    order = np.argsort(first)  # positions among the sorted values, by first appearance
     position = np.argsort(order)
     return values[order], position[inverse].astype(outputs[1].dtype)
 

@@ -108,8 +108,8 @@ def lower_dequantizing_lookup(
 
     # The kernel reads uint8, an old name of signed bytes, as int8; and XLA packs no int4.
     def prepare(rows: Array) -> Array:
-        found = rows.astype(INT8) if storage.packed is None else storage.prepare(rows)
-        return found.reshape(len(found), -1).view(np.int32) if in_words else found
+        laid_out = rows.astype(INT8) if storage.packed is None else storage.prepare(rows)
+        return laid_out.reshape(len(laid_out), -1).view(np.int32) if in_words else laid_out
 
     def lookup(ids: jax.Array, rows: jax.Array) -> tuple[jax.Array]:
         picked = jnp.take(rows, ids, axis=0, mode="clip")

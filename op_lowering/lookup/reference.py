@@ -84,7 +84,7 @@ def hashtable_lookup(
         shapes = [list(array.shape) for array in (queries, keys, rows)]
         raise ValueError(f"HASHTABLE_LOOKUP: queries, keys and rows are {shapes}")
     places = np.array([_search(int(query), keys.tolist()) for query in queries], int)
-    y = rows[places]  # of the last row where nothing is places
+    y = rows[places]  # the last row for queries without a key, which become zeros
     y[places < 0] = b"" if rows.dtype == object else np.zeros((), rows.dtype)
     return y, (places >= 0).astype(np.uint8)
 

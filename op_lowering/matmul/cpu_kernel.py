@@ -138,8 +138,8 @@ def _product(modes: tuple[int, ...], range_: tuple[float, float], shape: tuple[i
     def product(x: jax.Array, *rest: jax.Array) -> jax.Array:
         return native_call(FULLY_CONNECTED, (len(x), shape[0]), **attributes)(x, *rest)
 
-    found: OfRows = product
-    return found
+    of_rows: OfRows = product
+    return of_rows
 
 
 def _storing(w: TensorSpec, bits: int) -> Prepare:

@@ -20,11 +20,11 @@ from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, Tensors
-from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.rule import Function, Lowered, Op, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread, why_not_blocks
+from jaxdelegate.quant.jax_affine import rounded
 from jaxdelegate.quant.params import Blockwise, integer_range
 
 _FILTERS = frozenset([INT8, INT4, INT2])

@@ -8,8 +8,8 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, spread
 from jaxdelegate.quant.params import Quantization, channel_scales
-from jaxdelegate.reference.dynamic_range import quantize_rows, signed
 from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.products import quantize_rows, signed
 from jaxdelegate.reference.quantization import quantization_of
 from jaxdelegate.reference.window import clamp, require_floats
 

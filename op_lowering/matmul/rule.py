@@ -190,11 +190,11 @@ def _lower_batch_matmul(op: Op[BatchMatMulOptions]) -> Function:
         return by_kernel
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
-        own = arithmetic
+        by = arithmetic
         if not converts and w.dtype == np.float32:
-            x, own = x.astype(np.float32), Arithmetic.of_float32(op.context)
-        x, w = own.reduced(x), own.reduced(w)
-        return (product(own, o, x, w).astype(y.dtype).reshape(y.shape),)
+            x, by = x.astype(np.float32), Arithmetic.of_float32(op.context)
+        x, w = by.reduced(x), by.reduced(w)
+        return (product(by, o, x, w).astype(y.dtype).reshape(y.shape),)
 
     return Lowered(batch_matmul, {}, takes_reduced=True)
 

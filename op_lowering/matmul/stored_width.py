@@ -39,7 +39,7 @@ from jaxdelegate.quant.packing import BITS
 
 _FILTERS = frozenset((INT8, INT4, INT2))
 _MANY = 1 << 16  # elements: a smaller filter is a constant of the program, in floats
-_PARTS = 3  # of bfloat16, whose 8 bits hold a third of a float32's
+_PARTS = 3  # a bfloat16 has a third of a float32's bits
 
 
 def supports(w: TensorSpec) -> bool:
@@ -126,8 +126,8 @@ class _Filter:
         runs = [w] if self.packed is None else self.packed.runs(w)
         shape = (len(w), -1, self.block or w.shape[1])
         terms = [
-            (own_x.astype(np.float32) * run.astype(np.float32)).reshape(shape)
-            for own_x, run in zip(jnp.split(x, len(runs), 1), runs, strict=True)
+            (x_run.astype(np.float32) * run.astype(np.float32)).reshape(shape)
+            for x_run, run in zip(jnp.split(x, len(runs), 1), runs, strict=True)
         ]
         if not self.block:
             return functools.reduce(operator.add, terms).sum((1, 2))[None] * scales.T

@@ -27,7 +27,7 @@ _LEAST, _MOST = 16, 128  # bytes of a row in one step
 # Measured on an H200 with filters of 4,096 x 4,096, 12,288 x 4,096 and 4,096 x 12,288: of 27 to 72
 # forms each, these were the fastest ones or took up to 15% longer.
 _COLUMNS, _WARPS, _STAGES = 32, 4, 4
-_PROGRAMS, _MOST_SPLITS, _LEAST_STEPS = 512, 4, 8  # of the grid; steps of one program
+_PROGRAMS, _MOST_SPLITS, _LEAST_STEPS = 512, 4, 8  # programs of the grid; a program's steps
 _SHARED = 48 << 10  # bytes of shared memory, which every GPU has
 
 

@@ -42,7 +42,7 @@ _Integers = Callable[[jax.Array], jax.Array]  # stored integers -> stored intege
 
 _INT32 = np.dtype(np.int32)
 _BYTES = frozenset([INT8, UINT8])
-_RESULTS = {  # of SOFTMAX, by input
+_RESULTS = {  # SOFTMAX's, by input
     INT8: frozenset([INT8, INT16]),
     UINT8: frozenset([UINT8, INT16]),
     INT16: frozenset([INT16]),
@@ -52,10 +52,10 @@ _INT16_SPAN = 65535
 
 
 def _why_not_scale(spec: TensorSpec, wanted: float, tolerance: float = 0.0) -> str | None:
-    found = scale_of(spec)
-    if abs(found - wanted) <= tolerance * wanted:
+    scale = scale_of(spec)
+    if abs(scale - wanted) <= tolerance * wanted:
         return None
-    return f"the scale of {spec.name!r} is {found}, and the {spec.dtype} kernel expects {wanted}"
+    return f"the scale of {spec.name!r} is {scale}, and the {spec.dtype} kernel expects {wanted}"
 
 
 # ---- SOFTMAX

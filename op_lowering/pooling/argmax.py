@@ -91,8 +91,8 @@ def _lower_mediapipe(op: Op[PoolParamsOptions]) -> Function:
     fraction = dtype.type(_FRACTION if dtype == np.float32 else 0)
 
     def position(tap: jax.Array) -> jax.Array:
-        found: jax.Array = jnp.maximum(tap, 0).astype(dtype) + fraction
-        return found
+        index: jax.Array = jnp.maximum(tap, 0).astype(dtype) + fraction
+        return index
 
     windows = windows_2d(op.options, op.inputs[0].shape)
     return _with_argmax(windows, position, op.options.fused_activation_function, op.outputs)

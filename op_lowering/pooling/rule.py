@@ -71,7 +71,7 @@ def _sum(x: jax.Array, axis: tuple[int, ...], *, keepdims: bool) -> jax.Array:
 
 
 _SUM = _Fold(jnp.add, lax.add, _sum, lambda _dtype: 0)
-# Of equal values the first has the slope, as in TensorFlow, PyTorch and `lax.reduce_window`.
+# The first of equal values has the slope, as in TensorFlow, PyTorch and `lax.reduce_window`.
 largest = derived_as(jnp.maximum, lambda x, y: jnp.where(x >= y, x, y))
 _MAXIMUM = _Fold(largest, lax.max, jnp.max, _bottom)
 

@@ -15,32 +15,13 @@ from typing import Any
 from jaxdelegate.op_lowering.records.enums import MirrorPadMode, Padding, RngAlgorithm, TensorType
 from jaxdelegate.op_lowering.records.record import Options
 
-# TfLiteType -> TensorType. It is 0, kTfLiteNoType, if the file has no options table.
-TENSOR_TYPES: dict[int, TensorType] = {
-    1: TensorType.FLOAT32,
-    2: TensorType.INT32,
-    3: TensorType.UINT8,
-    4: TensorType.INT64,
-    5: TensorType.STRING,
-    6: TensorType.BOOL,
-    7: TensorType.INT16,
-    8: TensorType.COMPLEX64,
-    9: TensorType.INT8,
-    10: TensorType.FLOAT16,
-    11: TensorType.FLOAT64,
-    12: TensorType.COMPLEX128,
-    13: TensorType.UINT64,
-    14: TensorType.RESOURCE,
-    15: TensorType.VARIANT,
-    16: TensorType.UINT32,
-    17: TensorType.UINT16,
-    18: TensorType.INT4,
-    19: TensorType.BFLOAT16,
-    20: TensorType.INT2,
-    21: TensorType.UINT4,
-    22: TensorType.FLOAT8_E4M3FN,
-    23: TensorType.FLOAT8_E5M2,
-}
+# TfLiteType, from 1 -> TensorType. It is 0, kTfLiteNoType, if the file has no options table.
+_TENSOR_TYPES = (
+    *("FLOAT32", "INT32", "UINT8", "INT64", "STRING", "BOOL", "INT16", "COMPLEX64", "INT8"),
+    *("FLOAT16", "FLOAT64", "COMPLEX128", "UINT64", "RESOURCE", "VARIANT", "UINT32", "UINT16"),
+    *("INT4", "BFLOAT16", "INT2", "UINT4", "FLOAT8_E4M3FN", "FLOAT8_E5M2"),
+)
+TENSOR_TYPES = {number: TensorType[name] for number, name in enumerate(_TENSOR_TYPES, 1)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Scales(enum.Enum):
     """
 
     OF_KERNEL = enum.auto()  # none: the kernel requires them, or its requirements are unknown
-    OF_INPUTS = enum.auto()  # those of inputs; the kernel requires the output's
+    OF_INPUTS = enum.auto()  # the inputs'; the kernel requires the output's
     EQUAL = enum.auto()  # one for all: it copies or compares integers as they are
     FREE = enum.auto()  # all: the kernel multiplies, or computes with the reals
 

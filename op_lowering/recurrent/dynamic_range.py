@@ -22,10 +22,10 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_per_tensor,
     why_not_zero_point,
 )
-from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.recurrent.options import RecurrentOptions
 from jaxdelegate.op_lowering.rule import Op, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+from jaxdelegate.quant.jax_affine import rounded
 
 _WEIGHTS = frozenset(np.dtype(t) for t in (np.int8, np.uint8))
 _FLOAT32 = np.dtype(np.float32)

@@ -57,7 +57,7 @@ _N_INTERMEDIATES, _HIDDEN = 5, 4  # four gates' sums, then the output before a p
 _GATE_BITS = 3  # integer bits of a gate's sum
 _SUM_BITS = 12  # fractional bits of a gate's sum
 _GATE_SCALE = np.float32(2.0**-_SUM_BITS)
-_EXPONENTS = range(-15, -8)  # of the cell state's scale: tanh takes 0 to 6 integer bits
+_EXPONENTS = range(-15, -8)  # the cell state's scale: tanh takes 0 to 6 integer bits
 
 
 # ---- Support
@@ -167,7 +167,7 @@ class _Numbers:
     x_zero_point: int
     h_zero_point: int
     exponent: int  # the cell state's scale is 2**exponent
-    hidden: Scaling  # of the output before a projection
+    hidden: Scaling  # scales the output before a projection
     hidden_zero_point: int
     projection: Scaling | None
     state_clip: int  # 0: no clip

@@ -17,7 +17,6 @@ from jaxdelegate.op_lowering.common import small_products_cpu_kernel as small_pr
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
-from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import Options
@@ -49,6 +48,7 @@ from jaxdelegate.op_lowering.rule import (
 )
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import eigen, jax_affine
+from jaxdelegate.quant.jax_affine import rounded
 
 T = TypeVar("T")  # a cell's tensors: int positions, TensorSpec | None, or arrays
 Activate = Callable[[jax.Array], jax.Array]
@@ -77,7 +77,7 @@ _ACTIVATIONS: dict[Act, Activate] = {
 class Functions:
     activate: Activate
     logistic: Activate
-    rounded: Activate  # of a product before an addition
+    rounded: Activate  # applied to a product before an addition
 
     @classmethod
     def of(cls, kind: Act, *, dynamic_range: bool) -> Self:

@@ -21,10 +21,9 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_symmetric,
     zero_point_of,
 )
-from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
-from jaxdelegate.quant.jax_affine import round_half_away
+from jaxdelegate.quant.jax_affine import round_half_away, rounded
 from jaxdelegate.quant.jax_fixed_point import multiply_by_quantized_multiplier_64, wide
 from jaxdelegate.quant.jax_requantize import add_and_clamp, requantize_accumulator
 from jaxdelegate.quant.multiplier import quantize_multiplier
@@ -35,7 +34,7 @@ _Axes = tuple[int, ...]
 _Integers = Callable[[jax.Array], jax.Array]
 _Build = Callable[[TensorSpec, TensorSpec, _Axes], _Integers]
 _INT32_LOW, _INT32_HIGH = np.float32(-(2.0**31)), np.float32(2.0**31 - 128)  # float32 values
-_MOST_PROD_SHIFT = 7  # of MultiplyByQuantizedMultiplier(int64), kernels/internal/common.cc
+_MOST_PROD_SHIFT = 7  # MultiplyByQuantizedMultiplier(int64) in kernels/internal/common.cc
 
 
 @dataclasses.dataclass(frozen=True)

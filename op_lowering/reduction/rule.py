@@ -88,10 +88,10 @@ def _sum_in_order(x: jax.Array, axes: _Axes) -> jax.Array:
 def _mean(x: jax.Array, axes: _Axes) -> jax.Array:
     count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
     if x.dtype in FLOATS:
-        return jnp.sum(x, axis=axes, dtype=x.dtype) / count  # of nothing: NaN, as the kernel fills
+        return jnp.sum(x, axis=axes, dtype=x.dtype) / count  # NaN without values, as in the kernel
     total = jnp.sum(x, axis=axes, dtype=np.int64)
     divisor = jnp.full_like(total, max(count, 1))
-    return lax.div(total, divisor).astype(x.dtype)  # truncates; of nothing: 0
+    return lax.div(total, divisor).astype(x.dtype)  # truncates; 0 without values
 
 
 def _mean_of_rows(x: jax.Array, axes: _Axes) -> jax.Array:

@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import why_not_moved
 from jaxdelegate.op_lowering.common.pointwise import why_not_stored
-from jaxdelegate.op_lowering.common.rounding import rounded
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.resize.options import (
     ResizeBilinearOptions,
@@ -25,6 +24,7 @@ from jaxdelegate.op_lowering.rule import (
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant.jax_affine import rounded
 
 _Taps = tuple[np.ndarray, np.ndarray, np.ndarray]  # lower tap, upper tap, weight of the upper
 _FIXED_POINT = frozenset(np.dtype(t) for t in (np.int8, np.int16))

@@ -126,10 +126,10 @@ def hashtable_find(
     """Keys that the table lacks have the default."""
     pairs = _table(call, table)
     missing = default.reshape(-1)[0]
-    found = np.empty(keys.size, outputs[0].dtype)
+    values = np.empty(keys.size, outputs[0].dtype)
     for i, key in enumerate(keys.reshape(-1).tolist()):
-        found[i] = pairs.get(key, missing)
-    return (found.reshape(keys.shape),)
+        values[i] = pairs.get(key, missing)
+    return (values.reshape(keys.shape),)
 
 
 def hashtable_size(

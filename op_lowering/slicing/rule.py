@@ -360,7 +360,7 @@ def _updated_in_place() -> Callable[..., jax.Array]:
     """For caches on a CPU, which are updated in place.
 
     XLA might fuse an update into each reader of its result, and then copies the cache for each. A
-    batch with starts of its own would be a scatter, which is slow on a CPU; it is a loop, with an
+    batch with several starts would be a scatter, which is slow on a CPU; it is a loop, with an
     iteration for each item.
     """
     call = custom_vmap(fused_alone(_updated))
@@ -374,8 +374,8 @@ def _updated_in_place() -> Callable[..., jax.Array]:
 
         def update_item(i: jax.Array, x: jax.Array) -> jax.Array:
             start = starts[i] if batched[2] else starts
-            own = lax.dynamic_index_in_dim(update, i, 0)
-            return _updated(x, own, jnp.concatenate([i.astype(start.dtype)[None], start]))
+            item = lax.dynamic_index_in_dim(update, i, 0)
+            return _updated(x, item, jnp.concatenate([i.astype(start.dtype)[None], start]))
 
         return lax.fori_loop(0, size, update_item, x), True
 

@@ -29,7 +29,7 @@ def densified(spec: TensorSpec) -> Array:
     if spec.sparsity is None:
         return spec.const.reshape(spec.shape)
     rank, blocks = len(spec.shape), spec.sparsity.block_map
-    coordinates = [np.zeros(1, int)] * rank  # of a level's entries, by dimension
+    coordinates = [np.zeros(1, int)] * rank  # a level's entries, by dimension
     count = 1
     for dimension, level in zip(
         spec.sparsity.traversal_order, spec.sparsity.dimensions, strict=True

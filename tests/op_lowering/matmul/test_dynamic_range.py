@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
-from jaxdelegate.reference.dynamic_range import quantize_rows as reference_rows
+from jaxdelegate.reference.products import quantize_rows as reference_rows
 from jaxdelegate.testing import Arg, Case, Tolerance
 from tests.support.case_groups import CaseGroup
 from tests.support.quantized import scaled
