@@ -219,7 +219,8 @@ def symmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         inverse = np.where(empty, np.float32(0), np.float32(127) / extent)
         steps = round_half_away(x * inverse)
     scale = np.where(empty, np.float32(1), extent / np.float32(127))
-    return _steps(np.clip(steps, -127, 127)), scale[..., 0]
+    steps = np.where(np.isnan(steps), 0, steps)  # 0 times the inverse of a denormal extent
+    return np.clip(steps, -127, 127).astype(np.int8), scale[..., 0]
 
 
 def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -240,11 +241,6 @@ def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     steps = np.where(np.isnan(steps), 0, steps)  # 0 times the inverse of a denormal scale
     q = np.clip(steps + offset, -128, 127).astype(np.int8)
     return q, scale[..., 0], offset[..., 0].astype(np.int32)
-
-
-def _steps(clipped: np.ndarray) -> np.ndarray:
-    """int8; NaN, which is 0 times the inverse of a range too small for one, becomes 0."""
-    return np.where(np.isnan(clipped), np.float32(0), clipped).astype(np.int8)
 
 
 def _nudged_offset(low_steps: np.ndarray, high_steps: np.ndarray) -> np.ndarray:

@@ -104,7 +104,8 @@ def algorithm(platform: str, c: Convolution, *, is_clamped: bool = False) -> tup
     if c.groups > 1:
         return _grouped_algorithm(c)
     if c.is_pointwise:
-        return (by_tap, tap_sum) if _is_mostly_writing(c) else (as_matrix, dot)
+        is_mostly_writing = c.products <= _SHORT and c.results >= _MANY_RESULTS
+        return (by_tap, tap_sum) if is_mostly_writing else (as_matrix, dot)
     few = _NARROW_FROM_RGB if c.depth == 3 else _NARROW
     if c.products > _SHALLOW or c.output_channels > few:
         return as_stored, xla
@@ -157,11 +158,6 @@ def integer_algorithm(platform: str, c: Convolution) -> tuple[Layout, Run]:
 def _is_few(c: Convolution) -> bool:
     """Whether a sum of taps is faster than products of patches on a CPU."""
     return c.products <= (_GROUPED_TAPS if c.groups > 1 else _TAPS)
-
-
-def _is_mostly_writing(c: Convolution) -> bool:
-    """Whether the loop that reads the result should compute it, instead of a product."""
-    return c.products <= _SHORT and c.results >= _MANY_RESULTS
 
 
 def _is_unrolled_depthwise(c: Convolution) -> bool:

@@ -44,9 +44,13 @@ def float_algorithms(
     `can_transform`: the filter is float32 and constant, so that sums of its values cost neither
     time nor precision.
     """
-    ours = [*_of_cpu(c, can_transform=can_transform)] if platform == "cpu" else []
-    tiled = (transformed, winograd)
-    default = tiled if tiled in ours and pays(c) else algorithm(platform, c, is_clamped=is_clamped)
+    is_tiled = platform == "cpu" and can_transform and is_possible(c)
+    ours = [(transformed, winograd)] if is_tiled else []
+    default = algorithm(platform, c, is_clamped=is_clamped)
+    if is_tiled and pays(c):
+        default = transformed, winograd
+    if platform == "cpu" and has_blocks(c):
+        ours.append((by_block, tap_sum_by_block))
     return _named(default, *ours, *_possible(platform, c))
 
 
@@ -60,13 +64,6 @@ def _named(*algorithms: tuple[Layout, Run]) -> Algorithms:
     for layout, run in algorithms:
         named.setdefault(run.__name__, (layout, run))
     return named
-
-
-def _of_cpu(c: Convolution, *, can_transform: bool) -> Iterator[tuple[Layout, Run]]:
-    if can_transform and is_possible(c):
-        yield transformed, winograd
-    if has_blocks(c):
-        yield by_block, tap_sum_by_block
 
 
 def _possible(platform: str, c: Convolution) -> Iterator[tuple[Layout, Run]]:

@@ -109,7 +109,8 @@ def _algorithms_of(c: Convolution) -> tuple[str, ...]:
         return (NATIVE,) if runs_by_channel(c) or runs_as_products(c) else ()
     if not is_possible(c) or c.channels < LEAST_CHANNELS:
         return (NATIVE,)
-    return (NATIVE_WINOGRAD, NATIVE) if _winograd_pays(c) else (NATIVE, NATIVE_WINOGRAD)
+    pays = work(c) >= _LEAST_PRODUCTS and c.output_channels >= PANEL and has_few_filters(c)
+    return (NATIVE_WINOGRAD, NATIVE) if pays else (NATIVE, NATIVE_WINOGRAD)
 
 
 def runs_as_products(c: Convolution) -> bool:
@@ -127,10 +128,6 @@ def runs_as_products(c: Convolution) -> bool:
 
 def runs_by_channel(c: Convolution) -> bool:
     return c.is_depthwise and c.output_channels == c.channels >= LEAST_CHANNELS
-
-
-def _winograd_pays(c: Convolution) -> bool:
-    return work(c) >= _LEAST_PRODUCTS and c.output_channels >= PANEL and has_few_filters(c)
 
 
 def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:

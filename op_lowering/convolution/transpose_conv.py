@@ -113,20 +113,17 @@ def _float_algorithms(
 def _by_xla(
     context: LoweringContext, spreads: Spreads, tensors: Tensors
 ) -> Mapping[str, tuple[_Layout, _Run]]:
-    is_on_cpu = context.platform == "cpu"
+    is_on_cpu, y = context.platform == "cpu", tensors.y
     convolution: dict[str, tuple[_Layout, _Run]] = {"xla": (_mirrored, _xla)}
     overlapping: dict[str, tuple[_Layout, _Run]] = {"overlap": (_by_pixel, _overlapping)}
     # A convolution by XLA needs its runtime; a product and few sums can be called directly.
-    is_small = is_on_cpu and _sum_count(spreads, tensors) <= SMALL
+    sums = math.prod((s.n_in * s.size for s in spreads), start=y.shape[0] * y.shape[-1])
+    is_small = is_on_cpu and sums <= SMALL
     algorithms = overlapping | convolution if is_small else convolution | overlapping
     if all(s.size <= s.stride and s.dilation == 1 for s in spreads):
         apart: dict[str, tuple[_Layout, _Run]] = {"side_by_side": (_by_pixel, _side_by_side)}
         return apart | algorithms if is_on_cpu else algorithms | apart
     return algorithms
-
-
-def _sum_count(spreads: Spreads, tensors: Tensors) -> int:
-    return tensors.y.shape[0] * tensors.y.shape[-1] * math.prod(s.n_in * s.size for s in spreads)
 
 
 def _mirrored(w: Array) -> Array:

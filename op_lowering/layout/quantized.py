@@ -104,7 +104,9 @@ def lower_dequantizing_lookup(
     storage = WeightStorage.of(table)
     scale, points = _row_parameters(table)
     # For single rows of bytes XLA:TPU would copy the whole table to another layout at every call.
-    in_words = context.platform == "tpu" and _row_bytes(table, storage) % 4 == 0
+    bits = 8 if storage.packed is None else bits_of(table.dtype)
+    row_bytes = math.prod(table.shape[1:-1]) * -(-table.shape[-1] * bits // 8)
+    in_words = context.platform == "tpu" and row_bytes % 4 == 0
 
     # The kernel reads uint8, an old name of signed bytes, as int8; and XLA packs no int4.
     def prepare(rows: Array) -> Array:
@@ -121,11 +123,6 @@ def lower_dequantizing_lookup(
         return ((reals * _of_rows(scale, ids, taken)).astype(y.dtype),)
 
     return Lowered(lookup, {1: prepare}, (storage, in_words))
-
-
-def _row_bytes(table: TensorSpec, storage: WeightStorage) -> int:
-    bits = 8 if storage.packed is None else bits_of(table.dtype)
-    return math.prod(table.shape[1:-1]) * -(-table.shape[-1] * bits // 8)
 
 
 def _row_parameters(table: TensorSpec) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,8 @@ def product(
     rows, (columns, width) = x.shape[0] // parts, w.shape
     form = _Form.of(stored, x.shape[1], parts)
     tiles = -(-columns // _COLUMNS)
-    splits = _splits(tiles, -(-width // form.step))
+    steps = -(-width // form.step)
+    splits = max(1, min(_MOST_SPLITS, _PROGRAMS // tiles, steps // _LEAST_STEPS))
     share = -(-width // (form.step * splits)) * form.step
     expect_deprecation()
     call = pl.pallas_call(
@@ -90,11 +91,6 @@ def product(
     )
     y: jax.Array = call(x, w, scales)
     return y.sum(0)
-
-
-def _splits(tiles: int, steps: int) -> int:
-    wanted = min(_MOST_SPLITS, _PROGRAMS // tiles, steps // _LEAST_STEPS)
-    return max(1, wanted)
 
 
 @dataclasses.dataclass(frozen=True)

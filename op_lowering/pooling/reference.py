@@ -1,4 +1,4 @@
-"""Pools, as kernels/internal/reference/pooling.h and kernels/pooling3d.cc compute them.
+"""Pools, as pooling.h and integer_ops/pooling.h of kernels/internal/reference have them.
 
 The pools that name the maximum's place, and MaxUnpooling2D, follow kernels/perception/ and
 mediapipe/util/tflite/operations/.
@@ -11,7 +11,6 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.pooling import reference_quantized as quantized_pooling
 from jaxdelegate.op_lowering.pooling.options import (
     MaxPoolWithArgmaxOptions,
     Pool2DOptions,
@@ -20,7 +19,10 @@ from jaxdelegate.op_lowering.pooling.options import (
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.quant import requantize
+from jaxdelegate.quant.params import activation_range
 from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.quantization import quantization_of
 from jaxdelegate.reference.window import clamp, image_shape, pad_before, require_floats, windows
 
 _INTEGERS = (np.uint8, np.int8, np.int16)
@@ -56,19 +58,13 @@ def max_pool_with_argmax_shape(
 
 def average_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
     """Padding does not count."""
-    dimensions, activation = _dimensions_2d(o, x.shape), o.fused_activation_function
-    if inputs[0].is_quantized:
-        return (quantized_pooling.average(dimensions, activation, inputs, outputs, x),)
-    y = _average("AVERAGE_POOL_2D", inputs, outputs, x, dimensions)
-    return (_clamp(o, y).astype(outputs[0].dtype),)
+    y = _average("AVERAGE_POOL_2D", inputs, outputs, x, _dimensions_2d(o, x.shape))
+    return _finished(o.fused_activation_function, inputs, outputs, y)
 
 
 def max_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    dimensions, activation = _dimensions_2d(o, x.shape), o.fused_activation_function
-    if inputs[0].is_quantized:
-        return (quantized_pooling.maximum(dimensions, activation, inputs, outputs, x),)
-    y = _maximum("MAX_POOL_2D", inputs, outputs, x, dimensions)
-    return (_clamp(o, y).astype(outputs[0].dtype),)
+    y = _maximum("MAX_POOL_2D", inputs, outputs, x, _dimensions_2d(o, x.shape))
+    return _finished(o.fused_activation_function, inputs, outputs, y)
 
 
 def l2_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
@@ -77,24 +73,19 @@ def l2_pool_2d(o: Pool2DOptions, inputs: Specs, outputs: Specs, x: Array) -> tup
     dimensions = _dimensions_2d(o, x.shape)
     with np.errstate(over="ignore"):
         total = _total(np.square(x.astype(np.float64)), dimensions).astype(np.float32)
-    y = np.sqrt(total / _count(x, dimensions))
-    return (_clamp(o, y).astype(outputs[0].dtype),)
+    return _finished(
+        o.fused_activation_function, inputs, outputs, np.sqrt(total / _count(x, dimensions))
+    )
 
 
 def average_pool_3d(o: Pool3DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    dimensions, activation = _dimensions_tensorflow(o, x.shape), ActivationFunctionType.NONE
-    if inputs[0].is_quantized:
-        return (quantized_pooling.average(dimensions, activation, inputs, outputs, x),)
-    y = _average("AvgPool3D", inputs, outputs, x, dimensions)
-    return (y.astype(outputs[0].dtype),)
+    y = _average("AvgPool3D", inputs, outputs, x, _dimensions_tensorflow(o, x.shape))
+    return _finished(None, inputs, outputs, y)
 
 
 def max_pool_3d(o: Pool3DOptions, inputs: Specs, outputs: Specs, x: Array) -> tuple[Array]:
-    dimensions, activation = _dimensions_tensorflow(o, x.shape), ActivationFunctionType.NONE
-    if inputs[0].is_quantized:
-        return (quantized_pooling.maximum(dimensions, activation, inputs, outputs, x),)
-    y = _maximum("MaxPool3D", inputs, outputs, x, dimensions)
-    return (y.astype(outputs[0].dtype),)
+    y = _maximum("MaxPool3D", inputs, outputs, x, _dimensions_tensorflow(o, x.shape))
+    return _finished(None, inputs, outputs, y)
 
 
 def _dimensions_2d(o: Pool2DOptions | PoolParamsOptions, x: Shape) -> list[_Dimension]:
@@ -149,26 +140,30 @@ def _count(x: Array, dimensions: list[_Dimension]) -> Array:
     return _total(np.ones((1, *x.shape[1:-1], 1), np.int32), dimensions)
 
 
+def _check(name: str, inputs: Specs, outputs: Specs) -> None:
+    if inputs[0].is_quantized:
+        quantization_of(name, inputs[0], *_INTEGERS)
+    elif inputs[0].dtype not in _INTEGERS:
+        require_floats(name, *inputs, *outputs)
+
+
 def _average(
     name: str, inputs: Specs, outputs: Specs, x: Array, dimensions: list[_Dimension]
 ) -> Array:
+    _check(name, inputs, outputs)
     count = _count(x, dimensions)
-    if inputs[0].is_quantized or x.dtype not in _INTEGERS:
-        require_floats(name, *inputs, *outputs)
-        total = _total(x.astype(np.float64), dimensions)  # global pools sum thousands
-        mean: Array = total / count
+    if x.dtype in FLOATS:
+        mean: Array = _total(x.astype(np.float64), dimensions) / count  # global pools sum thousands
         return mean
-    total = _total(x.astype(np.int32), dimensions)
-    away = np.where(total > 0, count // 2, -(count // 2))  # half away from zero
-    rounded: Array = np.trunc((total + away) / count).astype(np.int32)
+    total = _total(x.astype(np.int64), dimensions)
+    rounded: Array = np.sign(total) * ((np.abs(total) + count // 2) // count)  # half away from zero
     return rounded
 
 
 def _maximum(
     name: str, inputs: Specs, outputs: Specs, x: Array, dimensions: list[_Dimension]
 ) -> Array:
-    if inputs[0].is_quantized or x.dtype not in _INTEGERS:
-        require_floats(name, *inputs, *outputs)
+    _check(name, inputs, outputs)
     lowest = _lowest(x.dtype)
     best = np.full(_shape(dimensions, x.shape), lowest, x.dtype)
     for _, read in _windows(x, dimensions, lowest):
@@ -181,14 +176,20 @@ def _lowest(dtype: np.dtype) -> Any:
     return limits.min
 
 
-def _clamp(o: Pool2DOptions, y: Array) -> Array:
-    if y.dtype in FLOATS:
-        return clamp(o.fused_activation_function, y)
-    if o.fused_activation_function is not ActivationFunctionType.NONE:
-        raise TypeError(
-            f"pool: a fused {o.fused_activation_function.name} on integers needs a scale"
-        )
-    return y
+def _finished(
+    activation: ActivationFunctionType | None, inputs: Specs, outputs: Specs, y: Array
+) -> tuple[Array]:
+    # Input and output share their scale, which only the fused activation reads.
+    dtype = outputs[0].dtype
+    if inputs[0].is_quantized:
+        target = quantization_of("pool", outputs[0], *_INTEGERS)
+        bounds = activation_range(activation or ActivationFunctionType.NONE, target, dtype)
+        return (requantize.clamp(y, *bounds, dtype),)
+    if y.dtype in FLOATS and activation is not None:
+        y = clamp(activation, y)
+    elif activation:
+        raise TypeError(f"pool: a fused {activation.name} on integers needs a scale")
+    return (y.astype(dtype),)
 
 
 def max_pool_with_argmax(

@@ -193,7 +193,9 @@ def _lower_bits(op: Op[StablehloRngBitGeneratorOptions]) -> Function:
         else:
             both = jnp.stack([counters, jnp.broadcast_to(state[high], counters.shape)], axis=1)
             words = philox(key, both)
-        return state.at[1].add(jnp.uint64(blocks)), _as_integers(words, dtype, shape)
+        words = words if dtype.itemsize == 4 else words64(words)
+        integers = words[: math.prod(shape)].astype(dtype).reshape(shape)
+        return state.at[1].add(jnp.uint64(blocks)), integers
 
     return stablehlo_rng_bit_generator
 
@@ -209,11 +211,6 @@ def _threefry(key: jax.Array, counters: jax.Array) -> jax.Array:
             y = (y << jnp.uint32(rotation) | y >> jnp.uint32(32 - rotation)) ^ x
         x, y = x + keys[i % 3], y + keys[(i + 1) % 3] + jnp.uint32(i)
     return jnp.stack([x, y], axis=1).reshape(-1)
-
-
-def _as_integers(words: jax.Array, dtype: np.dtype, shape: tuple[int, ...]) -> jax.Array:
-    wide = words if dtype.itemsize == 4 else words64(words)
-    return wide[: math.prod(shape)].astype(dtype).reshape(shape)
 
 
 _KEPT = {"states": variable_inputs}  # between invokes

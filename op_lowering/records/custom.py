@@ -40,12 +40,10 @@ class StructOptions(CustomOptions):
         if len(data) < size:
             raise ValueError(f"custom options: expected {size} bytes, got {len(data)}")
         values = struct.unpack_from(f"<{len(fields)}i", data)
-        return cls(data, *map(_from_int32, (field.type for field in fields), values))
-
-
-def _from_int32(kind: Any, value: int) -> Any:
-    """TfLitePadding begins with "unknown"."""
-    return kind(value - 1 if kind is Padding else value)
+        kinds: Any = (field.type for field in fields)
+        # TfLitePadding begins with "unknown".
+        read = (k(v - 1 if k is Padding else v) for k, v in zip(kinds, values, strict=True))
+        return cls(data, *read)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,9 @@ def axis_of(x: Shape, update: Shape, dtype: np.dtype) -> int | None:
     axes = [i for i, (n, new) in enumerate(zip(x, update, strict=True)) if n != new]
     if len(axes) != 1 or update[axes[0]] != 1:
         return None
-    return axes[0] if _window_bytes(x, axes[0], dtype) <= _MOST_WINDOW else None
+    (axis,) = axes
+    window = math.prod(x) // x[axis] * _window(x, axis, dtype) * dtype.itemsize
+    return axis if window <= _MOST_WINDOW else None
 
 
 def update_places(x: jax.Array, update: jax.Array, places: jax.Array, axis: int) -> jax.Array:
@@ -103,10 +105,6 @@ def _updated(x: jax.Array, update: jax.Array, places: jax.Array, axis: int) -> j
 
 def _window(x: Shape, axis: int, dtype: np.dtype) -> int:
     return {1: _LANES, 2: _sublanes(dtype)}.get(len(x) - axis, 1)
-
-
-def _window_bytes(x: Shape, axis: int, dtype: np.dtype) -> int:
-    return math.prod(x) // x[axis] * _window(x, axis, dtype) * dtype.itemsize
 
 
 def _sublanes(dtype: np.dtype) -> int:
