@@ -14,9 +14,8 @@ from jaxdelegate.op_lowering.convolution.options import (
     Conv3DOptions,
     DepthwiseConv2DOptions,
 )
-from jaxdelegate.op_lowering.convolution.reference_quantized import Sums
+from jaxdelegate.op_lowering.convolution.reference_quantized import Run, Sums
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
-from jaxdelegate.op_lowering.records.protocols import Activated
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.window import (
@@ -72,15 +71,15 @@ def conv_2d(
     o: Conv2DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
     """Sums of each group of input channels with its filters; `w` is [O, h, w, C / groups]."""
-    specs = ("CONV_2D", partial(_conv_2d_sums, o), o, inputs, outputs)
+    run, sums = Run("CONV_2D", o, inputs, outputs, x, w, b), partial(_conv_2d_sums, o)
     if inputs[0].is_quantized:
-        return quantized_convolution.convolution(*specs, x=x, w=w, b=b)
+        return quantized_convolution.convolution(run, sums)
     if inputs[1].is_quantized:
         symmetric, dtypes = _is_symmetric(inputs), (np.int8, np.uint8, ml_dtypes.int4)
         return dynamic_range_convolution.convolution(
-            *specs, x=x, w=w, b=b, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
+            run, sums, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
         )
-    return _floats(*specs, x=x, w=w, b=b)
+    return _floats(run, sums)
 
 
 def _conv_2d_sums(o: Conv2DOptions, x: Array, w: Array) -> Array:
@@ -123,12 +122,12 @@ def depthwise_conv_2d(
     b: Array | None = None,
 ) -> tuple[Array]:
     """Output channel c * multiplier + m reads input channel c; `w` is [1, h, w, C * multiplier]."""
-    specs = ("DEPTHWISE_CONV_2D", partial(_depthwise_sums, o), o, inputs, outputs)
+    run, sums = Run("DEPTHWISE_CONV_2D", o, inputs, outputs, x, w, b), partial(_depthwise_sums, o)
     if inputs[0].is_quantized:
-        return quantized_convolution.convolution(*specs, x=x, w=w, b=b)
+        return quantized_convolution.convolution(run, sums)
     if inputs[1].is_quantized:
-        return dynamic_range_convolution.convolution(*specs, x=x, w=w, b=b)
-    return _floats(*specs, x=x, w=w, b=b)
+        return dynamic_range_convolution.convolution(run, sums)
+    return _floats(run, sums)
 
 
 def _depthwise_sums(o: DepthwiseConv2DOptions, x: Array, w: Array) -> Array:
@@ -143,7 +142,7 @@ def conv_3d(
     o: Conv3DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
     """Sums over depth, height and width; `w` is [d, h, w, C, O]."""
-    return _floats("CONV_3D", partial(_conv_3d_sums, o), o, inputs, outputs, x=x, w=w, b=b)
+    return _floats(Run("CONV_3D", o, inputs, outputs, x, w, b), partial(_conv_3d_sums, o))
 
 
 def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:
@@ -153,22 +152,13 @@ def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:
     return np.asarray(y)
 
 
-def _floats(
-    name: str,
-    sums: Sums,
-    o: Activated,
-    inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    w: Array,
-    b: Array | None,
-) -> tuple[Array]:
-    require_floats(name, *inputs, *outputs)
+def _floats(run: Run, sums: Sums) -> tuple[Array]:
+    require_floats(run.name, *run.inputs, *run.outputs)
     # On some processors numpy's matrix products multiply infinity by the zeros that pad a vector,
     # and warn of results that are not used.
     with np.errstate(invalid="ignore"):
-        y = sums(sums_of(x), sums_of(w)).reshape(outputs[0].shape)
-        return finish(y, b, o.fused_activation_function, outputs)
+        y = sums(sums_of(run.x), sums_of(run.w)).reshape(run.outputs[0].shape)
+        return finish(y, run.b, run.o.fused_activation_function, run.outputs)
 
 
 def _steps(o: _Conv) -> tuple[Shape, Shape]:

@@ -1,5 +1,6 @@
 """Integer convolutions, plain, depthwise and transposed; quantized.py names the sources."""
 
+import dataclasses
 from collections.abc import Callable
 
 import ml_dtypes
@@ -17,31 +18,37 @@ from jaxdelegate.reference.quantization import quantization_of, require_symmetri
 Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
 
 
-def convolution(
-    name: str,
-    sums: Sums,
-    o: Activated,
-    inputs: Specs,
-    outputs: Specs,
-    x: Array,
-    w: Array,
-    b: Array | None,
-) -> tuple[Array]:
-    """`sums` of the integers less their zero points; `w` is the filter as the file stores it."""
-    y, is_uint8 = outputs[0], x.dtype == np.uint8
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """What a kernel gets: specs and arrays of image, filter and bias, as the file stores them."""
+
+    name: str
+    o: Activated
+    inputs: Specs
+    outputs: Specs
+    x: Array
+    w: Array
+    b: Array | None
+
+
+def convolution(run: Run, sums: Sums) -> tuple[Array]:
+    """`sums` of the integers less their zero points."""
+    name, (source_spec, filter_spec, *_), (y, *_) = run.name, run.inputs, run.outputs
+    is_uint8 = run.x.dtype == np.uint8
     dtypes = (np.uint8,) if is_uint8 else (np.int8, ml_dtypes.int4)
-    source = quantization_of(name, inputs[0], np.int8, np.uint8, np.int16)
-    filters, target = quantization_of(name, inputs[1], *dtypes), quantization_of(name, y, x.dtype)
-    require_symmetric(name, inputs[0], y)
+    source = quantization_of(name, source_spec, np.int8, np.uint8, np.int16)
+    filters = quantization_of(name, filter_spec, *dtypes)
+    target = quantization_of(name, y, run.x.dtype)
+    require_symmetric(name, source_spec, y)
     # Signed filters are symmetric: their kernels read no zero point.
     zero = tensor_zero_point(filters) if is_uint8 else 0
-    total = sums(centered(x, tensor_zero_point(source)), centered(w, zero))
+    total = sums(centered(run.x, tensor_zero_point(source)), centered(run.w, zero))
     multiplier, shift = (
         product_multiplier(source, filters, target)
         if is_uint8
         else convolution_multipliers(source, filters, target, y.shape[-1])
     )
-    bias_type = getattr(o, "quantized_bias_type", TensorType.FLOAT32)
-    accumulator = accumulated(total.reshape(y.shape), inputs[0], bias_type, b)
-    activation = o.fused_activation_function
+    bias_type = getattr(run.o, "quantized_bias_type", TensorType.FLOAT32)
+    accumulator = accumulated(total.reshape(y.shape), source_spec, bias_type, run.b)
+    activation = run.o.fused_activation_function
     return (requantized(accumulator, multiplier, shift, target, activation, y.dtype),)

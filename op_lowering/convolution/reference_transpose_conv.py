@@ -55,14 +55,11 @@ def transpose_conv(
         return _sums("TRANSPOSE_CONV", o, shape, x, w, strides=strides, dilations=(1, 1), add=add)
 
     specs = (inputs[2], inputs[1], *inputs[3:])
+    run = quantized_convolution.Run("TRANSPOSE_CONV", o, specs, outputs, x, w, b)
     if inputs[2].is_quantized:
-        return quantized_convolution.convolution(
-            "TRANSPOSE_CONV", sums, o, specs, outputs, x=x, w=w, b=b
-        )
+        return quantized_convolution.convolution(run, sums)
     if inputs[1].is_quantized:
-        return dynamic_range_convolution.transposed(
-            "TRANSPOSE_CONV", sums, o, specs, outputs, x=x, w=w, b=b
-        )
+        return dynamic_range_convolution.transposed(run, sums)
     require_floats("TRANSPOSE_CONV", *specs, *outputs)
     return finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
 
