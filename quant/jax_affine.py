@@ -5,8 +5,6 @@ they are exact or round to the same float32. XLA's CPU code flushes denormal num
 affine.py does not.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +24,12 @@ def round_half_away(x: jax.Array) -> jax.Array:
 
 def as_float32(x: jax.Array) -> jax.Array:
     """float64 rounded to float32's precision; XLA may remove a conversion to float32 and back."""
-    reduce = functools.partial(lax.reduce_precision, exponent_bits=8, mantissa_bits=23)
-    result: jax.Array = lax.platform_dependent(x, tpu=_there_and_back, default=reduce)
+    result: jax.Array = lax.platform_dependent(x, tpu=_there_and_back, default=_reduced)
     return result
+
+
+def _reduced(x: jax.Array) -> jax.Array:
+    return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
 
 
 def _there_and_back(x: jax.Array) -> jax.Array:

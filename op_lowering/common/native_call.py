@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.spec import Shape
 
 
 def native_call(
-    target: str, shape: Shape, dtype: Any = np.float32, **attributes: Any
+    target: str, shape: Shape, dtype: Any = np.float32, /, **attributes: Any
 ) -> Callable[..., jax.Array]:
     """The function of arrays that calls a kernel, whose result has this shape and dtype.
 

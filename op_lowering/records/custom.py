@@ -11,6 +11,8 @@ from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.record import Options
 
 MAX_FLEXBUFFER = 1 << 16  # a map of scalars and short vectors takes a few hundred bytes
+# What flatbuffers' reader raises at bytes that are no flexbuffer.
+MALFORMED = (struct.error, ValueError, LookupError, TypeError, ArithmeticError, AssertionError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,14 +80,7 @@ def _entries(data: bytes, kinds: dict[str, type]) -> dict[str, Any]:
             for name, entry in present.items()
             if entry is not None
         }
-    except (
-        struct.error,
-        ValueError,
-        LookupError,
-        TypeError,
-        OverflowError,
-        AssertionError,
-    ) as error:
+    except MALFORMED as error:
         raise ValueError(
             f"custom options: expected a readable flexbuffer map: {error!r}"
         ) from error

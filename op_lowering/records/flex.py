@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from flatbuffers import flexbuffers
 
-from jaxdelegate.op_lowering.records.custom import MAX_FLEXBUFFER, CustomOptions
+from jaxdelegate.op_lowering.records.custom import MALFORMED, MAX_FLEXBUFFER, CustomOptions
 from jaxdelegate.op_lowering.records.record import Record
 from jaxdelegate.wire import Message
 
@@ -91,14 +91,7 @@ def _node_def(data: bytes) -> Message:
     try:
         vector = flexbuffers.GetRoot(data).AsVector
         name, encoded = (bytes(vector[i].AsStringBytes) for i in range(2))
-    except (
-        struct.error,
-        ValueError,
-        LookupError,
-        TypeError,
-        ArithmeticError,
-        AssertionError,
-    ) as error:
+    except MALFORMED as error:
         raise ValueError(f"in a vector of two strings: {error!r}") from error
     node_def = Message(encoded)
     if name not in node_def.all_data(_OP):

@@ -25,11 +25,13 @@ from jaxdelegate.op_lowering.recurrent.options import (
 )
 from jaxdelegate.op_lowering.recurrent.rnn import (
     along_rows,
+    as_steps,
     both_directions,
+    from_steps,
+    is_time_major,
     matmul,
     results,
     row_length,
-    steps,
     why_not_aux,
     why_not_counts,
     why_not_floats,
@@ -57,46 +59,32 @@ _BASIC_HIDDEN, _BASIC_STATE = 1, 4  # the basic kernel's previous output and cel
 
 
 def _why_not_full(op: Op[LSTMOptions | UnidirectionalSequenceLSTMOptions]) -> str | None:
-    x, o = op.inputs[0], op.options
+    x, time_major = op.inputs[0], is_time_major(op.options)
     if x.is_quantized:
         return quantized_lstm.why_not(op)
     reason = first_reason(
         why_not_counts(op, _FULL_INPUTS, 1),
         why_not_operands(op, weights_of(CELL, op.inputs)),
         why_not_states(op, CELL.hidden, CELL.state),
-        why_not_rank(x, 3 if isinstance(o, UnidirectionalSequenceLSTMOptions) else 2),
-        why_not_parameters(o),
+        why_not_rank(x, 2 if time_major is None else 3),
+        why_not_parameters(op.options),
     )
     if reason:
         return reason
-    n_batch = x.shape[int(isinstance(o, UnidirectionalSequenceLSTMOptions) and o.time_major)]
-    return why_not_cell(read(CELL, op.inputs), n_batch, x.shape[-1])
+    return why_not_cell(read(CELL, op.inputs), x.shape[1 if time_major else 0], x.shape[-1])
 
 
-def _lower_full(op: Op[LSTMOptions]) -> Function:
+def _lower_full(op: Op[LSTMOptions | UnidirectionalSequenceLSTMOptions]) -> Function:
     if op.inputs[0].is_quantized:
         return quantized_lstm.lower(op)
     prepared = operands(op)
 
-    def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_output]
-        y, h, c = sweep(op, read(CELL, prepared(arrays)), arrays[0][None])
-        return results(op.outputs, [y[0]], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
-
-    return lstm
-
-
-def _lower_unidirectional(op: Op[UnidirectionalSequenceLSTMOptions]) -> Function:
-    if op.inputs[0].is_quantized:
-        return quantized_lstm.lower(op)
-    prepared, time_major = operands(op), op.options.time_major
-
-    def unidirectional_sequence_lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x = steps(arrays[0], time_major=time_major)
-        y, h, c = sweep(op, read(CELL, prepared(arrays)), x)
-        y = steps(y, time_major=time_major)
+    def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        y, h, c = sweep(op, read(CELL, prepared(arrays)), as_steps(arrays[0], op.options))
+        y = from_steps(y, op.options)
         return results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
-    return unidirectional_sequence_lstm
+    return lstm
 
 
 def _why_not_bidirectional(op: Op[BidirectionalSequenceLSTMOptions]) -> str | None:
@@ -125,17 +113,16 @@ def _lower_bidirectional(op: Op[BidirectionalSequenceLSTMOptions]) -> Function:
     An auxiliary input without weights replaces the input of the backward direction.
     """
     has_weights, prepared = op.inputs[FORWARD.forget.aux] is not None, operands(op)
-    time_major = op.options.time_major
 
     def bidirectional_sequence_lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x, aux = (steps(arrays[i], time_major=time_major) for i in (0, _AUX_INPUT))
+        x, aux = (as_steps(arrays[i], op.options) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights
         shared = aux if has_weights else None
         there, back = (read(at, prepared(arrays)) for at in (FORWARD, BACKWARD))
         forward, *states = sweep(op, there, x, shared)
         backward, *states_back = sweep(op, back, aux if instead else x, shared, reverse=True)
         ys = both_directions(forward, backward, merge=op.options.merge_outputs)
-        ys = tuple(steps(y, time_major=time_major) for y in ys)
+        ys = tuple(from_steps(y, op.options) for y in ys)
         specs = op.inputs[FORWARD.hidden : BACKWARD.state + 1]
         return results(op.outputs, ys, specs, (*states, *states_back))
 
@@ -226,7 +213,7 @@ RULES = table(
         UnidirectionalSequenceLSTMOptions,
         4,
         _why_not_full,
-        _lower_unidirectional,
+        _lower_full,
         variable_inputs,
     ),
     OpRule(

@@ -31,8 +31,10 @@ from jaxdelegate.op_lowering.recurrent.quantized import (
     why_not_scaled_symmetric,
 )
 from jaxdelegate.op_lowering.recurrent.rnn import (
+    as_steps,
+    from_steps,
+    is_time_major,
     results,
-    steps,
     why_not_counts,
     why_not_rank,
     why_not_states,
@@ -64,19 +66,18 @@ _EXPONENTS = range(-15, -8)  # the cell state's scale: tanh takes 0 to 6 integer
 
 
 def why_not(op: Op[_Options]) -> str | None:
-    x, o = op.inputs[0], op.options
+    x, o, time_major = op.inputs[0], op.options, is_time_major(op.options)
     reason = first_reason(
         why_not_counts(op, (20, 24), 1),
         why_not_states(op, CELL.hidden, CELL.state),
-        why_not_rank(x, 3 if isinstance(o, UnidirectionalSequenceLSTMOptions) else 2),
+        why_not_rank(x, 2 if time_major is None else 3),
         None if min(o.cell_clip, o.proj_clip) >= 0 else "a clip is negative",
     )
     if reason:
         return reason
     cell = read(CELL, op.inputs)
-    n_batch = x.shape[int(isinstance(o, UnidirectionalSequenceLSTMOptions) and o.time_major)]
     return (
-        why_not_cell(cell, n_batch, x.shape[-1])
+        why_not_cell(cell, x.shape[1 if time_major else 0], x.shape[-1])
         or _why_not_tensors(cell, x, op.outputs[0])
         or _why_not_scales(cell, op.context.intermediates)
         or why_not_raised(lambda: _numbers(op))
@@ -222,15 +223,13 @@ def _look_up(table: np.ndarray, x: jax.Array) -> jax.Array:
 
 def lower(op: Op[_Options]) -> Function:
     """One product covers the inputs of all time steps."""
-    numbers, o = _numbers(op), op.options
-    sequence = isinstance(o, UnidirectionalSequenceLSTMOptions)
-    time_major = not isinstance(o, UnidirectionalSequenceLSTMOptions) or o.time_major
+    numbers = _numbers(op)
 
     def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x = steps(arrays[0], time_major=time_major) if sequence else arrays[0][None]
-        rows_at_once = x.shape[1] if time_major else 1
+        x = as_steps(arrays[0], op.options)
+        rows_at_once = 1 if is_time_major(op.options) is False else x.shape[1]
         y, h, c = _sweep(numbers, read(CELL, arrays), x, rows_at_once)
-        y = steps(y, time_major=time_major) if sequence else y[0]
+        y = from_steps(y, op.options)
         return results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
     return lstm

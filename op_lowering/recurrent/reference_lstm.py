@@ -16,10 +16,11 @@ from jaxdelegate.op_lowering.recurrent.reference_dynamic_range import as_operand
 from jaxdelegate.op_lowering.recurrent.reference_rnn import (
     apply_activation,
     as_floats,
+    as_steps,
     batch_of,
+    from_steps,
     merged_shapes,
     require_states,
-    time_first,
     with_states,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
@@ -171,9 +172,7 @@ def _require_states(inputs: Specs, n_batch: int, at: Layout) -> None:
 def lstm_shapes(o: LSTMOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     """[n_batch, n_output]; basic: output, cell state, joined inputs, gates before activation."""
     if o.kernel_type is LSTMKernelType.FULL:
-        _require_inputs(inputs, _FULL_INPUTS)
-        _require_states(inputs, inputs[0].shape[0], FULL)
-        return ((inputs[0].shape[0], inputs[FULL.recurrent + 3].shape[1]),)
+        return full_shapes(o, inputs)
     (n_batch, n_input), n_cell = inputs[0].shape, inputs[1].shape[1]
     if len(inputs) == _BASIC_INPUTS:
         require_states(inputs, n_batch, {1: n_cell, 4: n_cell})
@@ -187,12 +186,7 @@ def lstm(
     """One step of kernels/lstm.cc."""
     if o.kernel_type is LSTMKernelType.BASIC:
         return _basic(inputs, outputs, arrays)
-    if inputs[0].is_quantized:
-        return quantized_lstm.lstm(o, inputs, outputs, *arrays, intermediates=intermediates)
-    tensors = as_operands(o, inputs, arrays)
-    d = Direction(o, FULL, tensors)
-    y, h, c = _sequence(d, tensors[0][np.newaxis], None, *tensors[FULL.state : FULL.state + 2])
-    return with_states(inputs, outputs, [y[0]], {FULL.state: h, FULL.state + 1: c})
+    return full_lstm(o, inputs, outputs, *arrays, intermediates=intermediates)
 
 
 def _basic(inputs: Specs, outputs: Specs, arrays: tuple[Any, ...]) -> tuple[Array, ...]:
@@ -208,35 +202,31 @@ def _basic(inputs: Specs, outputs: Specs, arrays: tuple[Any, ...]) -> tuple[Arra
     return with_states(inputs, outputs, [h, c, joined, gates], {1: h, 4: c})
 
 
-# --- UNIDIRECTIONAL_SEQUENCE_LSTM ---
+# --- UNIDIRECTIONAL_SEQUENCE_LSTM, and LSTM without its basic kernel ---
 
 
-def sequence_shapes(
-    o: UnidirectionalSequenceLSTMOptions, inputs: Specs
+def full_shapes(
+    o: LSTMOptions | UnidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
     _require_inputs(inputs, _FULL_INPUTS)
-    _require_states(inputs, batch_of(inputs[0], time_major=o.time_major), FULL)
-    return ((*inputs[0].shape[:2], inputs[FULL.recurrent + 3].shape[-1]),)
+    _require_states(inputs, batch_of(o, inputs[0]), FULL)
+    return ((*inputs[0].shape[:-1], inputs[FULL.recurrent + 3].shape[-1]),)
 
 
-def unidirectional_sequence_lstm(
-    o: UnidirectionalSequenceLSTMOptions,
+def full_lstm(
+    o: LSTMOptions | UnidirectionalSequenceLSTMOptions,
     inputs: Specs,
     outputs: Specs,
     *arrays: Array | None,
     intermediates: Specs = (),
 ) -> tuple[Array, ...]:
-    """kernels/unidirectional_sequence_lstm.cc."""
+    """kernels/lstm.cc, kernels/unidirectional_sequence_lstm.cc."""
     if inputs[0].is_quantized:
-        return quantized_lstm.unidirectional_sequence_lstm(
-            o, inputs, outputs, *arrays, intermediates=intermediates
-        )
+        return quantized_lstm.lstm(o, inputs, outputs, *arrays, intermediates=intermediates)
     tensors = as_operands(o, inputs, arrays)
-    x = time_first(tensors[0], time_major=o.time_major)
-    d = Direction(o, FULL, tensors)
-    y, h, c = _sequence(d, x, None, *tensors[FULL.state : FULL.state + 2])
-    y = time_first(y, time_major=o.time_major)
-    return with_states(inputs, outputs, [y], {FULL.state: h, FULL.state + 1: c})
+    x, states = as_steps(o, tensors[0]), tensors[FULL.state : FULL.state + 2]
+    y, h, c = _sequence(Direction(o, FULL, tensors), x, None, *states)
+    return with_states(inputs, outputs, [from_steps(o, y)], {FULL.state: h, FULL.state + 1: c})
 
 
 # --- BIDIRECTIONAL_SEQUENCE_LSTM ---
@@ -247,7 +237,7 @@ def bidirectional_shapes(
 ) -> tuple[Shape | None, ...]:
     _require_inputs(inputs, _BIDIRECTIONAL_INPUTS)
     for direction in (FORWARD, BACKWARD):
-        _require_states(inputs, batch_of(inputs[0], time_major=o.time_major), direction)
+        _require_states(inputs, batch_of(o, inputs[0]), direction)
     forward, backward = (inputs[at.recurrent + 3].shape[1] for at in (FORWARD, BACKWARD))
     return merged_shapes(inputs, forward, backward, merge=o.merge_outputs)
 
@@ -260,8 +250,8 @@ def bidirectional_sequence_lstm(
     The auxiliary input has weights in both directions, or it is the backward direction's input.
     """
     tensors = as_operands(o, inputs, arrays)
-    x, aux = time_first(tensors[0], time_major=o.time_major), tensors[AUX_INPUT]
-    aux = None if aux is None else time_first(aux, time_major=o.time_major)
+    x, aux = as_steps(o, tensors[0]), tensors[AUX_INPUT]
+    aux = None if aux is None else as_steps(o, aux)
     x_backward = x
     forward, backward = Direction(o, FORWARD, tensors), Direction(o, BACKWARD, tensors)
     if aux is not None and forward.aux[1] is None:
@@ -271,7 +261,7 @@ def bidirectional_sequence_lstm(
     y_backward, h_backward, c_backward = _sequence(
         backward, x_backward, aux, h_backward, c_backward, backward=True
     )
-    ys = [time_first(a, time_major=o.time_major) for a in (y, y_backward)]
+    ys = [from_steps(o, a) for a in (y, y_backward)]
     ys = [np.concatenate(ys, axis=2)] if o.merge_outputs else ys
     states = dict(enumerate((h, c, h_backward, c_backward), FORWARD.state))
     return with_states(inputs, outputs, ys, states)
@@ -280,7 +270,7 @@ def bidirectional_sequence_lstm(
 KERNELS = {
     "LSTM": Kernel(lstm, lstm_shapes, Folds.NEVER, takes_intermediates=True),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": Kernel(
-        unidirectional_sequence_lstm, sequence_shapes, Folds.NEVER, takes_intermediates=True
+        full_lstm, full_shapes, Folds.NEVER, takes_intermediates=True
     ),
     "BIDIRECTIONAL_SEQUENCE_LSTM": Kernel(
         bidirectional_sequence_lstm, bidirectional_shapes, Folds.NEVER

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.recurrent.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
 from jaxdelegate.op_lowering.recurrent.reference_quantized import check_dtypes
-from jaxdelegate.op_lowering.recurrent.reference_rnn import time_first, with_states
+from jaxdelegate.op_lowering.recurrent.reference_rnn import as_steps, from_steps, with_states
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import fixed_math
 from jaxdelegate.quant.fixed_point import (
@@ -244,28 +244,14 @@ def _times(a: Array, b: Array, shift: int) -> Array:
 
 
 def lstm(
-    o: LSTMOptions, inputs: Specs, outputs: Specs, *arrays: Array | None, intermediates: Specs
+    o: _Options, inputs: Specs, outputs: Specs, *arrays: Any, intermediates: Specs
 ) -> tuple[Array, ...]:
-    """One step of kernels/lstm.cc."""
-    x: Any = arrays[0]
-    cell = Cell(o, inputs, outputs, arrays, intermediates, len(x))
-    y, h, c = _sequence(cell, x[np.newaxis], *arrays[_HIDDEN : _STATE + 1])
-    return with_states(inputs, outputs, [y[0]], {_HIDDEN: h, _STATE: c})
-
-
-def unidirectional_sequence_lstm(
-    o: UnidirectionalSequenceLSTMOptions,
-    inputs: Specs,
-    outputs: Specs,
-    *arrays: Array | None,
-    intermediates: Specs,
-) -> tuple[Array, ...]:
-    """kernels/unidirectional_sequence_lstm.cc."""
-    x: Any = time_first(arrays[0], time_major=o.time_major)  # type: ignore[arg-type]
-    cell = Cell(o, inputs, outputs, arrays, intermediates, x.shape[1] if o.time_major else 1)
+    """kernels/lstm.cc, kernels/unidirectional_sequence_lstm.cc."""
+    x = as_steps(o, arrays[0])
+    rows_at_once = x.shape[1] if getattr(o, "time_major", True) else 1
+    cell = Cell(o, inputs, outputs, arrays, intermediates, rows_at_once)
     y, h, c = _sequence(cell, x, *arrays[_HIDDEN : _STATE + 1])
-    y = time_first(y, time_major=o.time_major)
-    return with_states(inputs, outputs, [y], {_HIDDEN: h, _STATE: c})
+    return with_states(inputs, outputs, [from_steps(o, y)], {_HIDDEN: h, _STATE: c})
 
 
 def _sequence(cell: Cell, x: Array, h: Any, c: Any) -> tuple[Array, Array, Array]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.recurrent import reference_quantized as quantized_recurrent
 from jaxdelegate.op_lowering.recurrent.options import (
     BidirectionalSequenceRNNOptions,
@@ -78,14 +79,26 @@ def require_states(inputs: Specs, n_batch: int, sizes: Mapping[int, int]) -> Non
             )
 
 
-def batch_of(x: TensorSpec, *, time_major: bool) -> int:
-    """The batch of a sequence."""
-    return x.shape[1 if time_major else 0]
+def batch_of(o: Options, x: TensorSpec) -> int:
+    """The batch of a sequence, or of one step."""
+    return x.shape[1 if getattr(o, "time_major", False) else 0]
 
 
-def time_first(x: Array, *, time_major: bool) -> Array:
-    """Swap the file's order of time and batch and [time, batch, ...]."""
+def as_steps(o: Options, x: Array) -> Array:
+    """An input in the file's order -> [time, batch, ...]; some operators run one step."""
+    time_major = getattr(o, "time_major", None)
+    if time_major is None:
+        return x[np.newaxis]
     return x if time_major else x.swapaxes(0, 1)
+
+
+def from_steps(o: Options, y: Array) -> Array:
+    """[time, batch, ...] -> an output in the file's order."""
+    time_major = getattr(o, "time_major", None)
+    if time_major is None:
+        (y,) = y
+        return y
+    return y if time_major else y.swapaxes(0, 1)
 
 
 def _rnn_step(cell: list[Any], x: Array, h: Array, aux: Array | None = None) -> Array:
@@ -98,22 +111,7 @@ def _rnn_step(cell: list[Any], x: Array, h: Array, aux: Array | None = None) -> 
     return total
 
 
-# --- RNN: input, weights, recurrent weights, bias, hidden state ---
-
-
-def rnn_shapes(_o: RNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    require_states(inputs, inputs[0].shape[0], {4: inputs[1].shape[0]})
-    return ((inputs[0].shape[0], inputs[1].shape[0]),)
-
-
-def rnn(o: RNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> tuple[Array, ...]:
-    """One step of kernels/basic_rnn.cc."""
-    x, *cell, h = as_operands(o, inputs, arrays)
-    h = apply_activation(o.fused_activation_function, _rnn_step(cell, x, h))
-    return with_states(inputs, outputs, [h], {4: h})
-
-
-# --- UNIDIRECTIONAL_SEQUENCE_RNN: RNN over a sequence ---
+# --- RNN, UNIDIRECTIONAL_SEQUENCE_RNN: input, weights, recurrent weights, bias, hidden state ---
 
 
 def _sequence(
@@ -133,21 +131,18 @@ def _sequence(
     return y, h
 
 
-def sequence_shapes(o: SequenceRNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
-    n_batch = batch_of(inputs[0], time_major=o.time_major)
-    require_states(inputs, n_batch, {4: inputs[1].shape[0]})
-    return ((*inputs[0].shape[:2], inputs[1].shape[0]),)
+def rnn_shapes(o: RNNOptions | SequenceRNNOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    require_states(inputs, batch_of(o, inputs[0]), {4: inputs[1].shape[0]})
+    return ((*inputs[0].shape[:-1], inputs[1].shape[0]),)
 
 
-def unidirectional_sequence_rnn(
-    o: SequenceRNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None
+def rnn(
+    o: RNNOptions | SequenceRNNOptions, inputs: Specs, outputs: Specs, *arrays: Array | None
 ) -> tuple[Array, ...]:
-    """kernels/unidirectional_sequence_rnn.cc."""
+    """kernels/basic_rnn.cc, kernels/unidirectional_sequence_rnn.cc."""
     x, *cell, h = as_operands(o, inputs, arrays)
-    x = time_first(x, time_major=o.time_major)
-    y, h = _sequence(o.fused_activation_function, cell, x, h)
-    y = time_first(y, time_major=o.time_major)
-    return with_states(inputs, outputs, [y], {4: h})
+    y, h = _sequence(o.fused_activation_function, cell, as_steps(o, x), h)
+    return with_states(inputs, outputs, [from_steps(o, y)], {4: h})
 
 
 # --- BIDIRECTIONAL_SEQUENCE_RNN: input, (weights, recurrent weights, bias, hidden state) forward
@@ -158,8 +153,7 @@ def bidirectional_shapes(
     o: BidirectionalSequenceRNNOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
     n_forward, n_backward = inputs[1].shape[0], inputs[5].shape[0]
-    n_batch = batch_of(inputs[0], time_major=o.time_major)
-    require_states(inputs, n_batch, {4: n_forward, 8: n_backward})
+    require_states(inputs, batch_of(o, inputs[0]), {4: n_forward, 8: n_backward})
     return merged_shapes(inputs, n_forward, n_backward, merge=o.merge_outputs)
 
 
@@ -181,8 +175,7 @@ def bidirectional_sequence_rnn(
     between the sweeps.
     """
     x, *cells, aux, w_aux_forward, w_aux_backward = as_operands(o, inputs, arrays)
-    x = time_first(x, time_major=o.time_major)
-    aux = None if aux is None else time_first(aux, time_major=o.time_major)
+    x, aux = as_steps(o, x), None if aux is None else as_steps(o, aux)
     x_backward = x
     if aux is not None and w_aux_forward is None:
         x_backward, aux = aux if o.time_major else x, None
@@ -194,7 +187,7 @@ def bidirectional_sequence_rnn(
         y_backward, h_backward = _sequence(
             act, [*backward, w_aux_backward], x_backward, h_backward, aux, backward=True
         )
-    ys = [time_first(y, time_major=o.time_major) for y in (y, y_backward)]
+    ys = [from_steps(o, y) for y in (y, y_backward)]
     ys = [np.concatenate(ys, axis=2)] if o.merge_outputs else ys
     return with_states(inputs, outputs, ys, {4: h, 8: h_backward})
 
@@ -227,9 +220,7 @@ def svdf(o: SVDFOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -
 
 KERNELS = {
     "RNN": Kernel(rnn, rnn_shapes, Folds.NEVER),
-    "UNIDIRECTIONAL_SEQUENCE_RNN": Kernel(
-        unidirectional_sequence_rnn, sequence_shapes, Folds.NEVER
-    ),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": Kernel(rnn, rnn_shapes, Folds.NEVER),
     "BIDIRECTIONAL_SEQUENCE_RNN": Kernel(
         bidirectional_sequence_rnn, bidirectional_shapes, Folds.NEVER
     ),

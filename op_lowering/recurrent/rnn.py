@@ -115,9 +115,25 @@ def along_rows(vector: jax.Array, like: jax.Array) -> jax.Array:
     return vector.astype(like.dtype).reshape((1,) * (like.ndim - 1) + vector.shape)
 
 
-def steps(x: jax.Array, *, time_major: bool) -> jax.Array:
-    """Swap the file's order of time and batch and [time, batch, ...]. None stays None."""
-    return x if x is None or time_major else jnp.swapaxes(x, 0, 1)
+def is_time_major(options: Options) -> bool | None:
+    """The file's order of time and batch; None: the operator runs one step."""
+    return getattr(options, "time_major", None)
+
+
+def as_steps(x: jax.Array, options: Options) -> jax.Array:
+    """An input in the file's order -> [time, batch, ...]. None stays None."""
+    time_major = is_time_major(options)
+    if x is None or time_major:
+        return x
+    return x[None] if time_major is None else jnp.swapaxes(x, 0, 1)
+
+
+def from_steps(y: jax.Array, options: Options) -> jax.Array:
+    """[time, batch, ...] -> an output in the file's order."""
+    time_major = is_time_major(options)
+    if time_major:
+        return y
+    return y[0] if time_major is None else jnp.swapaxes(y, 0, 1)
 
 
 def both_directions(
@@ -239,14 +255,14 @@ def _why_not_cell(cell: RnnCell[Any], n_batch: int, n_input: int, n_aux: int = 0
 
 
 def _why_not_rnn(op: Op[RNNOptions | SequenceRNNOptions]) -> str | None:
-    x, o = op.inputs[0], op.options
+    x, time_major = op.inputs[0], is_time_major(op.options)
     reason = first_reason(
         why_not_counts(op, (5,), 1),
         why_not_operands(op, _CELL_WEIGHTS),
         why_not_states(op, _CELL.state),
-        why_not_rank(x, 3 if isinstance(o, SequenceRNNOptions) else 2),
+        why_not_rank(x, 2 if time_major is None else 3),
     )
-    batch_axis = int(isinstance(o, SequenceRNNOptions) and o.time_major)
+    batch_axis = 1 if time_major else 0
     return reason or _why_not_cell(_read(_CELL, op.inputs), x.shape[batch_axis], x.shape[-1])
 
 
@@ -281,27 +297,16 @@ def _activation(op: Op[RecurrentOptions], weights: Collection[int]) -> Activate:
     return Functions.of(op.options.fused_activation_function, dynamic_range=dynamic_range).activate
 
 
-def _lower_rnn(op: Op[RNNOptions]) -> Function:
+def _lower_rnn(op: Op[RNNOptions | SequenceRNNOptions]) -> Function:
     activate, prepared = _activation(op, _CELL_WEIGHTS), operands(op)
 
-    def rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:  # [N, n_input] -> [N, n_units]
-        y, state = _sweep(op.context, activate, _read(_CELL, prepared(arrays)), arrays[0][None])
-        return results(op.outputs, [y[0]], [op.inputs[_CELL.state]], [state])
-
-    return rnn
-
-
-def _lower_sequence(op: Op[SequenceRNNOptions]) -> Function:
-    activate, prepared = _activation(op, _CELL_WEIGHTS), operands(op)
-    time_major = op.options.time_major
-
-    def unidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x = steps(arrays[0], time_major=time_major)
+    def rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        x = as_steps(arrays[0], op.options)
         y, state = _sweep(op.context, activate, _read(_CELL, prepared(arrays)), x)
-        y = steps(y, time_major=time_major)
+        y = from_steps(y, op.options)
         return results(op.outputs, [y], [op.inputs[_CELL.state]], [state])
 
-    return unidirectional_sequence_rnn
+    return rnn
 
 
 def _why_not_bidirectional(op: Op[BidirectionalSequenceRNNOptions]) -> str | None:
@@ -337,7 +342,7 @@ def _lower_bidirectional(op: Op[BidirectionalSequenceRNNOptions]) -> Function:
     n_before = max(op.inputs[0].shape[0] - 1, 0) if repeats else 0
 
     def bidirectional_sequence_rnn(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x, aux = (steps(arrays[i], time_major=time_major) for i in (0, _AUX_INPUT))
+        x, aux = (as_steps(arrays[i], op.options) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights and time_major
         shared = aux if has_weights else None
         forward, backward = (_read(at, prepared(arrays)) for at in (_FORWARD, _BACKWARD))
@@ -359,7 +364,7 @@ def _lower_bidirectional(op: Op[BidirectionalSequenceRNNOptions]) -> Function:
             )
         (y, h), (y_back, h_back) = sweeps(h, h_back)
         ys = both_directions(y, y_back, merge=op.options.merge_outputs)
-        ys = tuple(steps(y, time_major=time_major) for y in ys)
+        ys = tuple(from_steps(y, op.options) for y in ys)
         return results(op.outputs, ys, states, (h, h_back))
 
     return bidirectional_sequence_rnn
@@ -428,7 +433,7 @@ RULES = table(
         SequenceRNNOptions,
         3,
         _why_not_rnn,
-        _lower_sequence,
+        _lower_rnn,
         variable_inputs,
         arity=5,
     ),
