@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.activation import reference_quantized as quantized
 from jaxdelegate.op_lowering.activation.options import GeluOptions, LeakyReluOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
 from jaxdelegate.reference.pointwise import by_scale, by_table, elementwise, with_options
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
@@ -37,29 +37,9 @@ def _gelu(o: GeluOptions, x: Array) -> Any:
 
 _8_BITS, _16_BITS = "int8 uint8", "int8 uint8 int16"
 
-relu = by_scale(
-    elementwise(lambda x: np.where(x < 0, x.dtype.type(0), x)), by_table(quantized.relu), _16_BITS
-)
-relu6 = by_scale(elementwise(lambda x: _clip(0, 6, x)), by_table(quantized.relu6), _16_BITS)
-relu_n1_to_1 = by_scale(
-    elementwise(lambda x: _clip(-1, 1, x)), by_table(quantized.relu_n1_to_1), _8_BITS
-)
-relu_0_to_1 = by_scale(
-    elementwise(lambda x: _clip(0, 1, x)), by_table(quantized.relu_0_to_1), _8_BITS
-)
-logistic = by_scale(elementwise(_logistic), by_table(quantized.logistic), _16_BITS)
-tanh = by_scale(elementwise(np.tanh), by_table(quantized.tanh), _16_BITS)
-elu = by_scale(
-    elementwise(lambda x: np.where(x < 0, np.expm1(x), x)), by_table(quantized.elu), "int8"
-)
-hard_swish = by_scale(
-    elementwise(lambda x: x * _clip(0, 6, x + 3) / 6), by_table(quantized.hard_swish), _8_BITS
-)
-prelu = by_scale(
-    elementwise(lambda x, alpha: np.where(x >= 0, x, x * alpha)), quantized.prelu, _16_BITS
-)
-leaky_relu = by_scale(with_options(_leaky_relu), by_table(quantized.leaky_relu), _16_BITS)
-gelu = by_scale(with_options(_gelu), by_table(quantized.gelu), _16_BITS)
+
+def _kernel(plain: Run, integer: Run, takes: str) -> Kernel:
+    return Kernel(by_scale(plain, by_table(integer), takes), same_shape)
 
 
 def prelu_shape(_options: object, inputs: Specs) -> tuple[Shape]:
@@ -70,15 +50,26 @@ def prelu_shape(_options: object, inputs: Specs) -> tuple[Shape]:
 
 
 KERNELS = {
-    "RELU": Kernel(relu, same_shape),
-    "RELU6": Kernel(relu6, same_shape),
-    "RELU_N1_TO_1": Kernel(relu_n1_to_1, same_shape),
-    "RELU_0_TO_1": Kernel(relu_0_to_1, same_shape),
-    "LOGISTIC": Kernel(logistic, same_shape),
-    "TANH": Kernel(tanh, same_shape),
-    "PRELU": Kernel(prelu, prelu_shape),
-    "LEAKY_RELU": Kernel(leaky_relu, same_shape),
-    "ELU": Kernel(elu, same_shape),
-    "GELU": Kernel(gelu, same_shape),
-    "HARD_SWISH": Kernel(hard_swish, same_shape),
+    "RELU": _kernel(
+        elementwise(lambda x: np.where(x < 0, x.dtype.type(0), x)), quantized.relu, _16_BITS
+    ),
+    "RELU6": _kernel(elementwise(lambda x: _clip(0, 6, x)), quantized.relu6, _16_BITS),
+    "RELU_N1_TO_1": _kernel(
+        elementwise(lambda x: _clip(-1, 1, x)), quantized.relu_n1_to_1, _8_BITS
+    ),
+    "RELU_0_TO_1": _kernel(elementwise(lambda x: _clip(0, 1, x)), quantized.relu_0_to_1, _8_BITS),
+    "LOGISTIC": _kernel(elementwise(_logistic), quantized.logistic, _16_BITS),
+    "TANH": _kernel(elementwise(np.tanh), quantized.tanh, _16_BITS),
+    "PRELU": Kernel(
+        by_scale(
+            elementwise(lambda x, alpha: np.where(x >= 0, x, x * alpha)), quantized.prelu, _16_BITS
+        ),
+        prelu_shape,
+    ),
+    "LEAKY_RELU": _kernel(with_options(_leaky_relu), quantized.leaky_relu, _16_BITS),
+    "ELU": _kernel(elementwise(lambda x: np.where(x < 0, np.expm1(x), x)), quantized.elu, "int8"),
+    "GELU": _kernel(with_options(_gelu), quantized.gelu, _16_BITS),
+    "HARD_SWISH": _kernel(
+        elementwise(lambda x: x * _clip(0, 6, x + 3) / 6), quantized.hard_swish, _8_BITS
+    ),
 }

@@ -4,18 +4,14 @@ import numpy as np
 
 from jaxdelegate.op_lowering.elementwise import reference_quantized as quantized
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, Run, broadcast_shape, same_shape
 from jaxdelegate.reference.pointwise import by_scale, elementwise
 
-_8_BITS = "int8 uint8"
+_8_BITS, _16_BITS = "int8 uint8", "int8 uint8 int16"
 
-# strings are object arrays of bytes
-equal = by_scale(elementwise(np.equal), quantized.equal, "int8 uint8 int16")
-not_equal = by_scale(elementwise(np.not_equal), quantized.not_equal, "int8 uint8 int16")
-less = by_scale(elementwise(np.less), quantized.less, _8_BITS)
-less_equal = by_scale(elementwise(np.less_equal), quantized.less_equal, _8_BITS)
-greater = by_scale(elementwise(np.greater), quantized.greater, _8_BITS)
-greater_equal = by_scale(elementwise(np.greater_equal), quantized.greater_equal, _8_BITS)
+
+def _comparison(function: np.ufunc, integer: Run, takes: str) -> Kernel:
+    return Kernel(by_scale(elementwise(function), integer, takes), broadcast_shape)
 
 
 def select(
@@ -44,12 +40,13 @@ def select_v2(
 
 
 KERNELS = {
-    "EQUAL": Kernel(equal, broadcast_shape),
-    "NOT_EQUAL": Kernel(not_equal, broadcast_shape),
-    "LESS": Kernel(less, broadcast_shape),
-    "LESS_EQUAL": Kernel(less_equal, broadcast_shape),
-    "GREATER": Kernel(greater, broadcast_shape),
-    "GREATER_EQUAL": Kernel(greater_equal, broadcast_shape),
+    # strings are object arrays of bytes
+    "EQUAL": _comparison(np.equal, quantized.equal, _16_BITS),
+    "NOT_EQUAL": _comparison(np.not_equal, quantized.not_equal, _16_BITS),
+    "LESS": _comparison(np.less, quantized.less, _8_BITS),
+    "LESS_EQUAL": _comparison(np.less_equal, quantized.less_equal, _8_BITS),
+    "GREATER": _comparison(np.greater, quantized.greater, _8_BITS),
+    "GREATER_EQUAL": _comparison(np.greater_equal, quantized.greater_equal, _8_BITS),
     "LOGICAL_AND": Kernel(elementwise(np.logical_and), broadcast_shape),
     "LOGICAL_OR": Kernel(elementwise(np.logical_or), broadcast_shape),
     "LOGICAL_NOT": Kernel(elementwise(np.logical_not), same_shape),

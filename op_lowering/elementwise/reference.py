@@ -63,12 +63,8 @@ def _reject_zero(name: str, divisor: Array) -> None:
         raise ZeroDivisionError(f"{name}: division by zero")
 
 
-_QUANTIZED = "int8 uint8 int16"
-
-add = by_scale(_activated(np.add), quantized.add, _QUANTIZED)
-sub = by_scale(_activated(np.subtract), quantized.sub, _QUANTIZED)
-mul = by_scale(_activated(np.multiply), quantized.mul, _QUANTIZED)
-div = by_scale(_activated(_divide), quantized.div, _QUANTIZED)
+def _arithmetic(function: Callable[[Array, Array], Any], integer: Run) -> Kernel:
+    return Kernel(by_scale(_activated(function), integer, "int8 uint8 int16"), broadcast_shape)
 
 
 def add_n(_options: object, inputs: Specs, outputs: Specs, *terms: Array) -> tuple[Array]:
@@ -111,16 +107,6 @@ def _atan2(y: Array, x: Array) -> Any:
     return np.arctan2(y, x)
 
 
-# not np.maximum: a NaN in x gives y
-maximum = elementwise(lambda x, y: np.where(x > y, x, y))
-minimum = elementwise(lambda x, y: np.where(x < y, x, y))
-squared_difference = by_scale(
-    elementwise(lambda x, y: (x - y) * (x - y)),
-    quantized.squared_difference,
-    "int8 int16",
-)
-
-
 # ---- POW
 
 
@@ -146,11 +132,9 @@ def _power_of_one_exponent(x: Array, y: Array) -> Any:
 
 # ---- unary operators
 
-absolute = by_scale(elementwise(np.abs), quantized.absolute, "int8 int16")
-sqrt = by_scale(elementwise(np.sqrt), quantized.sqrt, "int8 int16")
-rsqrt = by_scale(elementwise(lambda x: 1 / np.sqrt(x)), quantized.rsqrt, "int8 int16")
-exp = by_scale(elementwise(np.exp), quantized.exp, "int8 int16")
-log = by_scale(elementwise(np.log), quantized.log, "int8 int16")
+
+def _unary(function: Callable[[Array], Any], integer: Run) -> Kernel:
+    return Kernel(by_scale(elementwise(function), integer, "int8 int16"), same_shape)
 
 
 def zeros_like(_options: object, inputs: Specs, outputs: Specs, _x: Array | None) -> tuple[Array]:
@@ -184,28 +168,34 @@ def _bitcast_shape(shape: Shape, source: np.dtype, target: np.dtype) -> Shape:
 
 
 KERNELS = {
-    "ADD": Kernel(add, broadcast_shape),
-    "SUB": Kernel(sub, broadcast_shape),
-    "MUL": Kernel(mul, broadcast_shape),
-    "DIV": Kernel(div, broadcast_shape),
+    "ADD": _arithmetic(np.add, quantized.add),
+    "SUB": _arithmetic(np.subtract, quantized.sub),
+    "MUL": _arithmetic(np.multiply, quantized.mul),
+    "DIV": _arithmetic(_divide, quantized.div),
     "FLOOR_DIV": Kernel(elementwise(_floor_div), broadcast_shape),
     "FLOOR_MOD": Kernel(elementwise(_floor_mod), broadcast_shape),
-    "MAXIMUM": Kernel(maximum, broadcast_shape),
-    "MINIMUM": Kernel(minimum, broadcast_shape),
+    # not np.maximum: a NaN in x gives y
+    "MAXIMUM": Kernel(elementwise(lambda x, y: np.where(x > y, x, y)), broadcast_shape),
+    "MINIMUM": Kernel(elementwise(lambda x, y: np.where(x < y, x, y)), broadcast_shape),
     "POW": Kernel(elementwise(_power), broadcast_shape),
-    "SQUARED_DIFFERENCE": Kernel(squared_difference, broadcast_shape),
+    "SQUARED_DIFFERENCE": Kernel(
+        by_scale(
+            elementwise(lambda x, y: (x - y) * (x - y)), quantized.squared_difference, "int8 int16"
+        ),
+        broadcast_shape,
+    ),
     "ADD_N": Kernel(add_n, same_shape),
     "ATAN2": Kernel(elementwise(_atan2), same_shape),
     "BITWISE_XOR": Kernel(elementwise(np.bitwise_xor), broadcast_shape),
     "RIGHT_SHIFT": Kernel(elementwise(_right_shift), broadcast_shape),
-    "ABS": Kernel(absolute, same_shape),
+    "ABS": _unary(np.abs, quantized.absolute),
     "NEG": Kernel(elementwise(np.negative), same_shape),
     "SIGN": Kernel(elementwise(np.sign), same_shape),
     "SQUARE": Kernel(elementwise(lambda x: x * x), same_shape),
-    "SQRT": Kernel(sqrt, same_shape),
-    "RSQRT": Kernel(rsqrt, same_shape),
-    "EXP": Kernel(exp, same_shape),
-    "LOG": Kernel(log, same_shape),
+    "SQRT": _unary(np.sqrt, quantized.sqrt),
+    "RSQRT": _unary(lambda x: 1 / np.sqrt(x), quantized.rsqrt),
+    "EXP": _unary(np.exp, quantized.exp),
+    "LOG": _unary(np.log, quantized.log),
     "SIN": Kernel(elementwise(np.sin), same_shape),
     "COS": Kernel(elementwise(np.cos), same_shape),
     "FLOOR": Kernel(elementwise(np.floor), same_shape),
