@@ -1,6 +1,6 @@
 """real = scale * (q - zero_point), both ways, and fake quantization; for jax: jax_affine.py."""
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -235,7 +235,8 @@ def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     with np.errstate(all="ignore"):
         exact = np.where(empty, 1.0, (high - low).astype(np.float64) / 255)
         scale = exact.astype(np.float32)
-        offset = _nudged_offset(low.astype(np.float64) / exact, high.astype(np.float64) / exact)
+        ends = low.astype(np.float64) / exact, high.astype(np.float64) / exact
+        offset = round_half_away(nudged_offset(*ends))
         steps = round_half_away(x * (np.float32(1) / scale))
     offset = np.where(empty, 0, offset)
     steps = np.where(np.isnan(steps), 0, steps)  # 0 times the inverse of a denormal scale
@@ -243,12 +244,11 @@ def asymmetric_quantize(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return q, scale[..., 0], offset[..., 0].astype(np.int32)
 
 
-def _nudged_offset(low_steps: np.ndarray, high_steps: np.ndarray) -> np.ndarray:
-    """The integer for 0, from whichever end of the range loses less (float64)."""
+def nudged_offset(low_steps: Any, high_steps: Any, xp: Any = np) -> Any:
+    """The number for 0, not rounded, from whichever end of the range loses less (float64)."""
     from_low, from_high = -128.0 - low_steps, 127.0 - high_steps
-    lower_is_better = 128.0 + np.abs(low_steps) < 127.0 + np.abs(high_steps)
-    offset = np.where(lower_is_better, from_low, from_high)
-    return round_half_away(np.clip(offset, -128, 127))
+    lower_is_better = 128.0 + xp.abs(low_steps) < 127.0 + xp.abs(high_steps)
+    return xp.clip(xp.where(lower_is_better, from_low, from_high), -128, 127)
 
 
 # ---- Floats on a grid

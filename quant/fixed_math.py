@@ -191,13 +191,11 @@ def reciprocal(x: Array, integer_bits: int, fixed: ModuleType = fixed_point) -> 
     return one_over_one_plus_x(significand, fixed), integer_bits - headroom
 
 
-def inverse_sqrt(
-    x: Array, reverse_shift: int = -1, fixed: ModuleType = fixed_point
-) -> tuple[Array, Array]:
+def inverse_sqrt(x: Array, fixed: ModuleType = fixed_point) -> tuple[Array, Array]:
     """1/sqrt(x) of non-negative integers as multiplier and shift, both int32; 0 counts as 1.
 
-    Source: GetInvSqrtQuantizedMultiplierExp of common.h. The shift is positive to the right, times
-    `reverse_shift`: with -1 the pair goes to multiply_by_quantized_multiplier.
+    Source: GetInvSqrtQuantizedMultiplierExp of common.h, with a reversed shift. The pair goes to
+    multiply_by_quantized_multiplier.
     """
     xp, mul = fixed.xp, fixed.saturating_rounding_doubling_high_mul
     x = xp.asarray(x, np.int32)
@@ -208,7 +206,7 @@ def inverse_sqrt(
     significand = reduced << xp.maximum(2 * pairs, 0)
     y = mul(_newton_inverse_sqrt(significand >> 1, fixed), SQRT_HALF)
     y = y << xp.maximum(-shift, 0)
-    shift = xp.maximum(shift, 0) * reverse_shift
+    shift = xp.maximum(shift, 0) * -1
     y = xp.where(trivial, xp.full_like(y, _largest(x)), y)
     return y, xp.where(trivial, xp.zeros_like(shift), shift)
 

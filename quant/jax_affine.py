@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.quant.affine import along, block_parameters, block_scales, nudged_range
+from jaxdelegate.quant.affine import (
+    along,
+    block_parameters,
+    block_scales,
+    nudged_offset,
+    nudged_range,
+)
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 
 xp = jnp  # for functions that serve numpy and jax
@@ -138,7 +144,7 @@ def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     low, high = (f(x, -1, keepdims=True, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
     empty = low == high
     exact = jnp.where(empty, jnp.ones_like(low), _divided_by_255(as_float32(high - low)))
-    offset = _nudged_offset(low / exact, high / exact)
+    offset = round_half_away(nudged_offset(low / exact, high / exact, jnp))
     offset = jnp.where(empty, jnp.zeros_like(offset), offset)
     scale = as_float32(exact)
     inverse = quotient(np.float32(1), scale).astype(np.float32)
@@ -151,13 +157,6 @@ def _divided_by_255(x: jax.Array) -> jax.Array:
     """The float64 quotient; XLA would replace a constant divisor by its rounded inverse."""
     divisor: jax.Array = lax.optimization_barrier(jnp.full_like(x, 255))  # type: ignore[no-untyped-call]
     return x / divisor
-
-
-def _nudged_offset(low_steps: jax.Array, high_steps: jax.Array) -> jax.Array:
-    from_low, from_high = -128.0 - low_steps, 127.0 - high_steps
-    lower_is_better = 128.0 + jnp.abs(low_steps) < 127.0 + jnp.abs(high_steps)
-    offset = jnp.where(lower_is_better, from_low, from_high)
-    return round_half_away(jnp.clip(offset, -128, 127))
 
 
 # ---- Floats on a grid

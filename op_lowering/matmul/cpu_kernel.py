@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.common.row_batches import OfRows, by_rows
 from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Prepare
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters
 from jaxdelegate.quant.packing import BITS, packed_rows
@@ -86,8 +86,9 @@ def fully_connected(options: FullyConnectedOptions, tensors: Tensors) -> Lowered
         bias = none if tensors.bias is None else rest[0].reshape(-1)
         return (product(whole, w, bias, *rest[-2:]).reshape(y_spec.shape),)
 
-    derived = ((1, _scaling(w_spec)), (1, _summing(w_spec)))
-    return Lowered(run, {1: _storing(w_spec, bits)}, (NATIVE, bits), derived=derived)
+    stored = functools.partial(_stored, w_spec, bits)
+    derived = [(1, functools.partial(f, w_spec)) for f in (_scales, _sums)]
+    return Lowered(run, {1: stored}, (NATIVE, bits), derived=derived)
 
 
 def takes_batch_matmul(context: LoweringContext, tensors: Tensors) -> bool:
@@ -142,55 +143,44 @@ def _product(modes: tuple[int, ...], range_: tuple[float, float], shape: tuple[i
     return of_rows
 
 
-def _storing(w: TensorSpec, bits: int) -> Prepare:
+def _stored(w: TensorSpec, bits: int, values: Array) -> Array:
     """A filter of the file -> [N, bytes of a row]."""
-
-    def stored(values: Array) -> Array:
-        if bits == 8:
-            return signed(values)
-        rows = packed_rows(values)
-        if rows is not None:
-            return rows
-        each = values.astype(np.int8).astype(np.uint8) & np.uint8((1 << bits) - 1)
-        whole = pad(each, [(0, 0), (0, -w.shape[1] % (8 // bits))])  # rows of whole bytes
-        parts = whole.reshape(w.shape[0], -1, 8 // bits)
-        shifted = (parts[..., i] << np.uint8(i * bits) for i in range(8 // bits))
-        return functools.reduce(operator.or_, shifted)
-
-    return stored
+    if bits == 8:
+        return signed(values)
+    rows = packed_rows(values)
+    if rows is not None:
+        return rows
+    each = values.astype(np.int8).astype(np.uint8) & np.uint8((1 << bits) - 1)
+    whole = pad(each, [(0, 0), (0, -w.shape[1] % (8 // bits))])  # rows of whole bytes
+    parts = whole.reshape(w.shape[0], -1, 8 // bits)
+    shifted = (parts[..., i] << np.uint8(i * bits) for i in range(8 // bits))
+    return functools.reduce(operator.or_, shifted)
 
 
-def _scaling(w: TensorSpec) -> Prepare:
+def _scales(w: TensorSpec, _values: Array) -> np.ndarray:
     """float32 [N], or float16 [N, blocks]."""
-
-    def scales(_values: Array) -> np.ndarray:
-        if w.blocks is None:
-            return filter_scales(w, w.shape[0]).astype(np.float32)
-        return np.ascontiguousarray(row_scales(w).astype(_HALF))
-
-    return scales
+    if w.blocks is None:
+        return filter_scales(w, w.shape[0]).astype(np.float32)
+    return np.ascontiguousarray(row_scales(w).astype(_HALF))
 
 
-def _summing(w: TensorSpec) -> Prepare:
+def _sums(w: TensorSpec, values: Array) -> Array:
     """The sums of rows, int32 [N], or of scaled sums of blocks in their order, float32 [N]."""
+    scale = None if w.blocks is None else row_scales(w)
+    if isinstance(values, jax.Array):
+        return _sums_of_rows(values, scale)
+    if packed_rows(values) is None:
+        values = np.asarray(values)
+    count = max(_AT_ONCE // max(w.shape[1], 1), 1)
+    some = [slice(at, at + count) for at in range(0, max(w.shape[0], 1), count)]
+    return np.concatenate(
+        [_sums_of_rows(values[rows], None if scale is None else scale[rows]) for rows in some]
+    )
 
-    def of_rows(values: Array, scale: np.ndarray | None) -> Array:
-        if scale is None:
-            return signed(values).sum(1, dtype=np.int32)
-        sums = signed(values).reshape(*scale.shape, -1).sum(2, dtype=np.int32)
-        scaled = sums.astype(np.float32) * scale
-        return functools.reduce(operator.add, (scaled[:, i] for i in range(scaled.shape[1])))
 
-    def sums(values: Array) -> Array:
-        scale = None if w.blocks is None else row_scales(w)
-        if isinstance(values, jax.Array):
-            return of_rows(values, scale)
-        if packed_rows(values) is None:
-            values = np.asarray(values)
-        count = max(_AT_ONCE // max(w.shape[1], 1), 1)
-        some = [slice(at, at + count) for at in range(0, max(w.shape[0], 1), count)]
-        return np.concatenate(
-            [of_rows(values[rows], None if scale is None else scale[rows]) for rows in some]
-        )
-
-    return sums
+def _sums_of_rows(values: Array, scale: np.ndarray | None) -> Array:
+    if scale is None:
+        return signed(values).sum(1, dtype=np.int32)
+    sums = signed(values).reshape(*scale.shape, -1).sum(2, dtype=np.int32)
+    scaled = sums.astype(np.float32) * scale
+    return functools.reduce(operator.add, (scaled[:, i] for i in range(scaled.shape[1])))

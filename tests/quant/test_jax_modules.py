@@ -134,7 +134,6 @@ CASES = [
     Case(m.log_at_least_one, (POSITIVE,), (12, 5)),
     Case(m.reciprocal, (POSITIVE,), (12,)),
     Case(m.inverse_sqrt, (X32[X32 >= 0],)),
-    Case(m.inverse_sqrt, (POSITIVE,), (1,), "reversed"),
     Case(lookup.lut_lookup, (INT8,), (TABLE8,), "int8"),
     Case(lookup.lut_lookup, (INT8.view(np.uint8),), (TABLE8.view(np.uint8),), "uint8"),
     Case(lookup.lut_lookup, (INT16,), (TABLE16,), "int16"),
