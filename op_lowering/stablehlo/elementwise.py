@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
-from jaxdelegate.op_lowering.common.movement import why_not_moved
+from jaxdelegate.op_lowering.common.movement import moves
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     BOOLS,
@@ -25,34 +25,28 @@ from jaxdelegate.op_lowering.common.pointwise import (
     Elementwise,
     Operands,
     pointwise,
-    why_not_count,
-    why_not_one_dtype,
-    why_not_one_shape,
 )
+from jaxdelegate.op_lowering.common.signature import ANY, Input
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import (
     StablehloComparisonDirection,
     StablehloComparisonType,
 )
-from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
+from jaxdelegate.op_lowering.records.record import NoOptions
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, table, why_not_dtype
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCompareOptions,
     StablehloCustomCallOptions,
 )
+from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 ELEMENTS: Dtypes = NUMBERS | COMPLEX | BOOLS
 _INEXACT: Dtypes = FLOATS | COMPLEX
-
-
-def _why_not_shapes(op: Op[Options]) -> str | None:
-    return first_reason(*(why_not_one_shape(op.inputs[0], s) for s in op.inputs[1:]))
+_ELEMENT, _SAME = Input(ELEMENTS), Input(ELEMENTS, is_same=True)
 
 
 def _binary(name: str, function: Elementwise, dtypes: Dtypes) -> OpRule:
-    return pointwise(
-        name, NoOptions, 1, lambda _op: function, Operands(dtypes, 2), why_not=_why_not_shapes
-    )
+    return pointwise(name, NoOptions, 1, lambda _op: function, Operands(dtypes, 2))
 
 
 def _unary(name: str, function: Elementwise, dtypes: Dtypes = _INEXACT) -> OpRule:
@@ -133,18 +127,6 @@ def total_order(x: jax.Array) -> jax.Array:
     return jnp.where(bits < scalar(0, bits), bits ^ scalar(np.iinfo(width).max, bits), bits)
 
 
-def _why_not_compare(op: Op[StablehloCompareOptions]) -> str | None:
-    x, y = op.inputs[:2]
-    return first_reason(
-        why_not_count(op.inputs, 2),
-        why_not_dtype(x, ELEMENTS),
-        why_not_dtype(y, ELEMENTS),
-        why_not_one_dtype(x, y),
-        why_not_one_shape(x, y),
-        why_not_dtype(op.outputs[0], BOOLS),
-    )
-
-
 def _lower_compare(op: Op[StablehloCompareOptions]) -> Function:
     """Except for the total order of floats, the comparison type follows from the dtype."""
     compare, dtype = _LAX[op.options.comparison_direction], op.inputs[0].dtype
@@ -156,14 +138,6 @@ def _lower_compare(op: Op[StablehloCompareOptions]) -> Function:
 
 
 # ---- CONVERT
-
-
-def _why_not_convert(op: Op[NoOptions]) -> str | None:
-    return first_reason(
-        why_not_count(op.inputs, 1),
-        why_not_dtype(op.inputs[0], ELEMENTS),
-        why_not_dtype(op.outputs[0], ELEMENTS),
-    )
 
 
 def _lower_convert(op: Op[NoOptions]) -> Function:
@@ -183,32 +157,11 @@ def convert(x: jax.Array, dtype: np.dtype) -> jax.Array:
 # ---- SELECT, CLAMP: the predicate and the bounds may be scalars
 
 
-def _why_not_select(op: Op[NoOptions]) -> str | None:
-    predicate, x, y = op.inputs[:3]
-    return first_reason(
-        why_not_count(op.inputs, 3),
-        why_not_dtype(predicate, BOOLS),
-        why_not_moved(op.context, x, y, op.outputs[0]),
-        why_not_one_shape(x, y),
-        None if predicate.shape == () else why_not_one_shape(predicate, x),
-    )
-
-
 def _lower_select(_op: Op[NoOptions]) -> Function:
     def select(predicate: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
         return (lax.select(jnp.asarray(predicate), jnp.asarray(x), jnp.asarray(y)),)
 
     return select
-
-
-def _why_not_clamp(op: Op[NoOptions]) -> str | None:
-    low, x, high = op.inputs[:3]
-    return first_reason(
-        why_not_count(op.inputs, 3),
-        *(why_not_dtype(spec, ELEMENTS) for spec in (low, x, high)),
-        *(why_not_one_dtype(x, spec) for spec in (low, high, op.outputs[0])),
-        *(None if spec.shape == () else why_not_one_shape(spec, x) for spec in (low, high)),
-    )
 
 
 def _lower_clamp(_op: Op[NoOptions]) -> Function:
@@ -265,12 +218,10 @@ RULES = table(
     _unary("STABLEHLO_RSQRT", lax.rsqrt),
     _unary("STABLEHLO_CBRT", lax.cbrt, FLOATS),
     _unary("STABLEHLO_FLOOR", lax.floor, FLOATS),
-    OpRule(
-        "STABLEHLO_COMPARE", StablehloCompareOptions, 1, _why_not_compare, _lower_compare, arity=2
-    ),
-    OpRule("STABLEHLO_CONVERT", NoOptions, 1, _why_not_convert, _lower_convert),
-    OpRule("STABLEHLO_SELECT", NoOptions, 1, _why_not_select, _lower_select, arity=3),
-    OpRule("STABLEHLO_CLAMP", NoOptions, 1, _why_not_clamp, _lower_clamp, arity=3),
+    rule("STABLEHLO_COMPARE", [_ELEMENT, _SAME], _lower_compare, results=[BOOLS]),
+    rule("STABLEHLO_CONVERT", [_ELEMENT], _lower_convert, results=[ELEMENTS]),
+    rule("STABLEHLO_SELECT", [Input(BOOLS), ANY, ANY], _lower_select, moves(1, 2), results=[None]),
+    rule("STABLEHLO_CLAMP", [_ELEMENT, _SAME, _SAME], _lower_clamp),
     OpRule(
         "STABLEHLO_CUSTOM_CALL",
         StablehloCustomCallOptions,

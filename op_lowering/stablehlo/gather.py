@@ -16,44 +16,26 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import int32_indices
 from jaxdelegate.op_lowering.common.movement import (
+    moves,
     why_not_indices,
-    why_not_moved,
     why_not_present,
     with_last,
 )
-from jaxdelegate.op_lowering.common.pointwise import (
-    why_not_count,
-    why_not_one_dtype,
-    why_not_one_shape,
-)
+from jaxdelegate.op_lowering.common.pointwise import why_not_one_dtype
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
-from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.op_lowering.common.signature import ANY
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table, why_not_dtype
+from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.op_lowering.stablehlo.body import Body, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloGatherOptions,
     StablehloScatterOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.shape import signed, why_not_dims, why_not_length
+from jaxdelegate.op_lowering.stablehlo.shape import signed
+from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 _Scatter = Callable[..., jax.Array]  # lax.scatter, or a variant that combines values
-
-
-def _why_not_index_vectors(indices: TensorSpec, axis: int, depth: int) -> str | None:
-    """Vectors along `axis` have `depth` entries; where `axis` is the rank, indices are single."""
-    shape = (*indices.shape, 1)
-    if not 0 <= axis < len(shape):
-        return f"index_vector_dim {axis} is outside of {list(indices.shape)}"
-    length = 1 if axis == len(indices.shape) else shape[axis]
-    return first_reason(
-        why_not_indices(indices),
-        None if length == depth else f"index vectors have {length} entries for {depth} dimensions",
-    )
-
-
-def _batch_shape(indices: Shape, axis: int) -> Shape:
-    return tuple(n for i, n in enumerate(indices) if i != axis)
 
 
 def _index_vectors(indices: jax.Array, axis: int) -> jax.Array:
@@ -68,28 +50,7 @@ def _index_vectors(indices: jax.Array, axis: int) -> jax.Array:
 
 
 def _why_not_gather(op: Op[StablehloGatherOptions]) -> str | None:
-    (x, indices), o = op.inputs[:2], op.options
-    rank, n_batch = len(x.shape), len(_batch_shape(indices.shape, o.index_vector_dim))
-    n_window = rank - len(o.collapsed_slice_dims)
-    reason = first_reason(
-        why_not_count(op.inputs, 2),
-        why_not_moved(op.context, x, op.outputs[0]),
-        _why_not_index_vectors(indices, o.index_vector_dim, len(o.start_index_map)),
-        why_not_dims("start_index_map", o.start_index_map, rank),
-        why_not_dims("collapsed_slice_dims", o.collapsed_slice_dims, rank, ordered=True),
-        why_not_dims("offset_dims", o.offset_dims, n_batch + n_window, ordered=True),
-        why_not_length(n_window, offset_dims=o.offset_dims),
-        why_not_length(rank, slice_sizes=o.slice_sizes),
-    )
-    if reason is not None:
-        return reason
-    fits = all(0 <= m <= n for m, n in zip(o.slice_sizes, x.shape, strict=True))
-    flat = all(o.slice_sizes[d] <= 1 for d in o.collapsed_slice_dims)
-    slices = f"slices of {list(o.slice_sizes)}"
-    return first_reason(
-        None if fits else f"{slices} do not fit into {list(x.shape)}",
-        None if flat else f"{slices} are collapsed along {list(o.collapsed_slice_dims)}",
-    )
+    return moves(0)(op) or why_not_indices(op.inputs[1])
 
 
 def _lower_gather(op: Op[StablehloGatherOptions]) -> Function:
@@ -113,8 +74,6 @@ def _why_not_scatter(op: Op[StablehloScatterOptions]) -> str | None:
     if reason is not None:
         return reason
     n, o = len(op.outputs), op.options
-    if len(op.inputs) != 2 * n + 1 or n == 0:
-        return f"expected n operands, indices, n updates; got {len(op.inputs)} inputs, {n} outputs"
     operands, indices, updates = op.inputs[:n], op.inputs[n], op.inputs[n + 1 :]
     dtypes = [spec.dtype for spec in op.outputs]
     return (
@@ -122,34 +81,17 @@ def _why_not_scatter(op: Op[StablehloScatterOptions]) -> str | None:
             *(why_not_dtype(spec, ELEMENTS) for spec in (*operands, *updates)),
             *(why_not_one_dtype(a, b) for a, b in zip(operands, op.outputs, strict=True)),
             *(why_not_one_dtype(a, b) for a, b in zip(operands, updates, strict=True)),
-            *(why_not_one_shape(operands[0], spec) for spec in operands[1:]),
-            *(why_not_one_shape(updates[0], spec) for spec in updates[1:]),
+            why_not_indices(indices),
         )
-        or _why_not_placed(o, operands[0], indices, updates[0])
+        or _why_not_windows(o, operands[0].shape, updates[0].shape)
         or why_not_body(op.context, o.update_computation_subgraph_index, (*dtypes, *dtypes), dtypes)
     )
 
 
-def _why_not_placed(
-    o: StablehloScatterOptions, x: TensorSpec, indices: TensorSpec, updates: TensorSpec
-) -> str | None:
-    rank, axis = len(x.shape), o.index_vector_dim
-    window, inserted = o.update_window_dims, o.inserted_window_dims
-    reason = first_reason(
-        _why_not_index_vectors(indices, axis, len(o.scatter_dims_to_operand_dims)),
-        why_not_dims("scatter_dims_to_operand_dims", o.scatter_dims_to_operand_dims, rank),
-        why_not_dims("inserted_window_dims", inserted, rank, ordered=True),
-        why_not_dims("update_window_dims", window, len(updates.shape), ordered=True),
-        why_not_length(rank - len(inserted), update_window_dims=window),
-    )
-    if reason is not None:
-        return reason
-    places = _Places.of(o, updates.shape)
-    batch = tuple(updates.shape[d] for d in places.batch_dims)
-    if batch != _batch_shape(indices.shape, axis):
-        return f"updates {list(updates.shape)} do not match indices {list(indices.shape)}"
-    fits = all(m <= n for m, n in zip(places.window, x.shape, strict=True))
-    return None if fits else f"updates of {list(places.window)} do not fit into {list(x.shape)}"
+def _why_not_windows(o: StablehloScatterOptions, x: Shape, updates: Shape) -> str | None:
+    window = _Places.of(o, updates).window
+    fits = all(m <= n for m, n in zip(window, x, strict=True))
+    return None if fits else f"updates of {list(window)} do not fit into {list(x)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,8 +230,6 @@ def _one_by_one(
 
 
 RULES = table(
-    OpRule("STABLEHLO_GATHER", StablehloGatherOptions, 1, _why_not_gather, _lower_gather, arity=2),
-    OpRule(
-        "STABLEHLO_SCATTER", StablehloScatterOptions, 1, _why_not_scatter, _lower_scatter, arity=3
-    ),
+    rule("STABLEHLO_GATHER", [ANY, ANY], _lower_gather, _why_not_gather),
+    rule("STABLEHLO_SCATTER", [ANY, ANY, ANY], _lower_scatter, _why_not_scatter),
 )

@@ -14,40 +14,27 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.downcast import downcast, upcast
-from jaxdelegate.op_lowering.common.pointwise import (
-    BOOLS,
-    COMPLEX,
-    INTEGERS,
-    why_not_count,
-    why_not_one_dtype,
-)
+from jaxdelegate.op_lowering.common.pointwise import BOOLS, COMPLEX, INTEGERS
 from jaxdelegate.op_lowering.common.products import nothing
+from jaxdelegate.op_lowering.common.signature import Input
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
-from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.op_lowering.rule import Function, Op, table
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS, convert
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
     StablehloDotGeneralOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.shape import why_not_dims, why_not_length
+from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 _KINDS = (FLOATS, INTEGERS, COMPLEX, BOOLS)
-
-
 _Options = StablehloConvolutionOptions | StablehloDotGeneralOptions
 
 
 def _why_not_products(op: Op[_Options]) -> str | None:
-    x, w, y = *op.inputs[:2], op.outputs[0]
+    x, y = op.inputs[0], op.outputs[0]
     one_kind = any(x.dtype in kind and y.dtype in kind for kind in _KINDS)
-    return first_reason(
-        why_not_count(op.inputs, 2),
-        *(why_not_dtype(spec, ELEMENTS) for spec in (x, w, y)),
-        why_not_one_dtype(x, w),
-        None if one_kind else f"products of {x.dtype} are not {y.dtype}",
-    )
+    return None if one_kind else f"products of {x.dtype} are not {y.dtype}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,23 +88,6 @@ def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
 # ---- DOT_GENERAL
 
 
-def _why_not_dot(op: Op[StablehloDotGeneralOptions]) -> str | None:
-    (x, w), o = op.inputs[:2], op.options
-    lhs = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
-    rhs = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
-    reason = first_reason(
-        _why_not_products(op),
-        why_not_dims("lhs dimensions", lhs, len(x.shape)),
-        why_not_dims("rhs dimensions", rhs, len(w.shape)),
-    )
-    if reason is not None:
-        return reason
-    paired = len(o.lhs_batching_dimensions) == len(o.rhs_batching_dimensions)
-    if not paired or [x.shape[d] for d in lhs] != [w.shape[d] for d in rhs]:
-        return f"dimensions {lhs} of {list(x.shape)} do not match {rhs} of {list(w.shape)}"
-    return None
-
-
 def _dot_arithmetic(op: Op[StablehloDotGeneralOptions]) -> _Arithmetic:
     (x, w), (y,), o = op.inputs[:2], op.outputs, op.options
     arithmetic, policy = _Arithmetic.of(op), op.context.precision
@@ -154,29 +124,6 @@ def _lower_dot(op: Op[StablehloDotGeneralOptions]) -> Function:
 # ---- CONVOLUTION
 
 
-@dataclasses.dataclass(frozen=True)
-class _Windows:
-    """The windows' attributes, one entry for each spatial dimension; an absent one is neutral."""
-
-    strides: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    base_dilation: tuple[int, ...]
-    dilation: tuple[int, ...]
-    reversal: tuple[bool, ...]
-
-    @classmethod
-    def of(cls, o: StablehloConvolutionOptions) -> Self:
-        rank = len(o.input_spatial_dimensions)
-        flat = o.padding or (0,) * 2 * rank
-        return cls(
-            o.window_strides or (1,) * rank,
-            tuple(zip(flat[::2], flat[1::2], strict=False)),
-            o.lhs_dilation or (1,) * rank,
-            o.rhs_dilation or (1,) * rank,
-            o.window_reversal or (False,) * rank,
-        )
-
-
 _Dims = tuple[int, ...]
 
 
@@ -197,36 +144,7 @@ def _dimensions(o: StablehloConvolutionOptions) -> tuple[_Dims, _Dims, _Dims]:
 
 
 def _why_not_convolution(op: Op[StablehloConvolutionOptions]) -> str | None:
-    (x, w), o = op.inputs[:2], op.options
-    names = ("input dimensions", "kernel dimensions", "output dimensions")
-    specs = (x, w, op.outputs[0])
-    reason = first_reason(
-        _why_not_products(op),
-        *(
-            why_not_length(len(spec.shape), **{name.replace(" ", "_"): dims})
-            or why_not_dims(name, dims, len(spec.shape))
-            for name, dims, spec in zip(names, _dimensions(o), specs, strict=True)
-        ),
-        _why_not_window_attributes(o),
-        _why_not_on_device(op),
-    )
-    return reason or _why_not_groups(o, x, w)
-
-
-def _why_not_window_attributes(o: StablehloConvolutionOptions) -> str | None:
-    windows, rank = _Windows.of(o), len(o.input_spatial_dimensions)
-    reason = why_not_length(
-        rank,
-        window_strides=windows.strides,
-        lhs_dilation=windows.base_dilation,
-        rhs_dilation=windows.dilation,
-        window_reversal=windows.reversal,
-        pairs_of_padding=[low for low, _ in windows.padding],
-    )
-    steps = (*windows.strides, *windows.base_dilation, *windows.dilation)
-    if reason is None and len(o.padding) % 2:
-        return f"padding {list(o.padding)} does not come in pairs"
-    return reason or (None if min(steps, default=1) > 0 else "a stride or dilation is not positive")
+    return _why_not_products(op) or _why_not_on_device(op)
 
 
 def _why_not_on_device(op: Op[StablehloConvolutionOptions]) -> str | None:
@@ -234,26 +152,6 @@ def _why_not_on_device(op: Op[StablehloConvolutionOptions]) -> str | None:
     if dtype in INTEGERS | BOOLS and platform != "cpu":
         return f"{platform} libraries have no convolution of {dtype}"
     return None
-
-
-def _why_not_groups(o: StablehloConvolutionOptions, x: TensorSpec, w: TensorSpec) -> str | None:
-    features, batches = _groups(o)
-    (batch, feature, *_), (out_feature, in_feature, *_), _ = _dimensions(o)
-    n_out = w.shape[out_feature]
-    if min(features, batches) < 1 or (features > 1 and batches > 1):
-        return f"feature groups {features} and batch groups {batches} are incompatible"
-    fits = (
-        x.shape[feature] == w.shape[in_feature] * features
-        and n_out % features == 0
-        and n_out % batches == 0
-        and x.shape[batch] % batches == 0
-    )
-    if fits:
-        return None
-    return (
-        f"{list(x.shape)} by {list(w.shape)} does not split into {features} feature groups "
-        f"and {batches} batch groups"
-    )
 
 
 def _groups(o: StablehloConvolutionOptions) -> tuple[int, int]:
@@ -269,19 +167,20 @@ def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
     if x_spec.dtype == y_spec.dtype == np.float32:
         operand = policy.convolved(x_spec.dtype, x_spec.const, w_spec.const)
         arithmetic = arithmetic.reduced(policy, operand, policy.convolution_total(operand))
-    windows, (feature_groups, batch_groups) = _Windows.of(o), _groups(o)
-    reversed_dims = [
-        d for d, flag in zip(o.kernel_spatial_dimensions, windows.reversal, strict=True) if flag
-    ]
+    rank, (feature_groups, batch_groups) = len(o.input_spatial_dimensions), _groups(o)
+    # An absent attribute is neutral.
+    ones, edges = (1,) * rank, o.padding or (0, 0) * rank
+    flags = o.window_reversal or (False,) * rank
+    reversed_dims = [d for d, flag in zip(o.kernel_spatial_dimensions, flags, strict=True) if flag]
 
     def convolution(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         y = lax.conv_general_dilated(
             arithmetic.downcast(x),
             lax.rev(arithmetic.downcast(jnp.asarray(w)), reversed_dims),
-            windows.strides,
-            windows.padding,
-            lhs_dilation=windows.base_dilation,
-            rhs_dilation=windows.dilation,
+            o.window_strides or ones,
+            list(zip(edges[::2], edges[1::2], strict=True)),
+            lhs_dilation=o.lhs_dilation or ones,
+            rhs_dilation=o.rhs_dilation or ones,
             dimension_numbers=lax.ConvDimensionNumbers(*_dimensions(o)),
             feature_group_count=feature_groups,
             batch_group_count=batch_groups,
@@ -293,16 +192,14 @@ def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
     return convolution
 
 
+_OPERANDS = [Input(ELEMENTS), Input(ELEMENTS, is_same=True)]
 RULES = table(
-    OpRule(
-        "STABLEHLO_DOT_GENERAL", StablehloDotGeneralOptions, 1, _why_not_dot, _lower_dot, arity=2
-    ),
-    OpRule(
+    rule("STABLEHLO_DOT_GENERAL", _OPERANDS, _lower_dot, _why_not_products, results=[ELEMENTS]),
+    rule(
         "STABLEHLO_CONVOLUTION",
-        StablehloConvolutionOptions,
-        1,
-        _why_not_convolution,
+        _OPERANDS,
         _lower_convolution,
-        arity=2,
+        _why_not_convolution,
+        results=[ELEMENTS],
     ),
 )

@@ -33,7 +33,9 @@ def dot_general_shape(o: StablehloDotGeneralOptions, inputs: Specs) -> Shapes:
     rhs = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
     check_dims("lhs dimensions", lhs, len(x))
     check_dims("rhs dimensions", rhs, len(w))
-    check([x[d] for d in lhs] == [w[d] for d in rhs], f"{x} and {w} do not match in {lhs}, {rhs}")
+    paired = len(o.lhs_batching_dimensions) == len(o.rhs_batching_dimensions)
+    fits = paired and [x[d] for d in lhs] == [w[d] for d in rhs]
+    check(fits, f"{x} and {w} do not match in {lhs}, {rhs}")
     left, right = (_others(n, dims) for n, dims in ((len(x), lhs), (len(w), rhs)))
     batch = (x[d] for d in o.lhs_batching_dimensions)
     return ((*batch, *(x[d] for d in left), *(w[d] for d in right)),)
@@ -103,9 +105,10 @@ def _axes(o: StablehloConvolutionOptions) -> list[_Axis]:
         o.rhs_dilation or ones,
         o.window_reversal or (False,) * rank,
     )
-    axes = [_Axis(*row) for row in zip(*columns, strict=True)] if rank else []
-    positive = all(min(a.stride, a.base_dilation, a.dilation) > 0 for a in axes)
-    check(len(axes) == rank and positive, f"window attributes of {o} do not fit {rank} dimensions")
+    axes = [_Axis(*row) for row in zip(*columns, strict=False)]
+    fits = all(len(column) == rank for column in columns)
+    fits = fits and all(min(a.stride, a.base_dilation, a.dilation) > 0 for a in axes)
+    check(fits, f"window attributes of {o} do not fit {rank} dimensions")
     return axes
 
 
@@ -135,7 +138,7 @@ def convolution_shape(o: StablehloConvolutionOptions, inputs: Specs) -> Shapes:
     *window, c_in, c_out = (w[d] for d in _kernel_dims(o))
     check(c == c_in * groups, f"{c} features, not {groups} groups of {c_in}")
     check(c_out % groups == c_out % batch_groups == n % batch_groups == 0, f"{o}: odd groups")
-    check(groups == 1 or batch_groups == 1, f"{o}: groups of both kinds")
+    check(min(groups, batch_groups) == 1, f"{o}: groups of both kinds, or fewer than one")
     places = [a.n_out(m, k) for a, m, k in zip(_axes(o), spatial, window, strict=True)]
     sizes = dict(zip(_output_dims(o), (n // batch_groups, *places, c_out), strict=True))
     return (tuple(sizes[d] for d in range(len(x))),)

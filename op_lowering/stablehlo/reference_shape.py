@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloSliceOptions,
     StablehloTransposeOptions,
 )
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape, undeclared_shapes
+from jaxdelegate.reference.kernel import Array, Kernel, undeclared_shapes
 
 Shapes = tuple[Shape | None, ...]
 
@@ -121,17 +121,21 @@ def slice_(o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs, x: Array) 
     return (x[tuple(slice(a, b, s) for a, b, s in bounds)].copy(),)
 
 
+def _check_window(shape: Shape, sizes: Sequence[int], n_starts: int) -> None:
+    check(len(shape) == len(sizes) == n_starts, f"{n_starts} starts of {sizes} in {list(shape)}")
+    fits = all(0 <= m <= n for m, n in zip(sizes, shape, strict=True))
+    check(fits, f"{list(sizes)} does not fit into {list(shape)}")
+
+
 def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[slice, ...]:
     """Starts are clamped so that the slice is inside."""
     lasts = [n - m for n, m in zip(x.shape, sizes, strict=True)]
-    check(all(m >= 0 for m in (*lasts, *sizes)), f"{list(sizes)} does not fit into {x.shape}")
     first = [min(max(i.item(), 0), last) for i, last in zip(starts, lasts, strict=True)]
     return tuple(slice(i, i + m) for i, m in zip(first, sizes, strict=True))
 
 
 def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shapes:
-    rank = len(inputs[0].shape)
-    check(rank == len(o.slice_sizes) == len(inputs) - 1, f"{o} is not for {inputs[0].shape}")
+    _check_window(inputs[0].shape, o.slice_sizes, len(inputs) - 1)
     return (o.slice_sizes,)
 
 
@@ -139,6 +143,12 @@ def dynamic_slice(
     o: StablehloDynamicSliceOptions, _inputs: Specs, _outputs: Specs, x: Array, *starts: Array
 ) -> tuple[Array]:
     return (x[_window(x, o.slice_sizes, starts)].copy(),)
+
+
+def updated_shape(_options: object, inputs: Specs) -> Shapes:
+    x, update, *starts = inputs
+    _check_window(x.shape, update.shape, len(starts))
+    return (x.shape,)
 
 
 def dynamic_update_slice(
@@ -200,8 +210,9 @@ def _gaps(dilations: Array) -> Widths:
 
 def dilated_shape(_options: object, inputs: Specs) -> Shapes:
     """None where the dilations are not constant."""
-    dilations = inputs[1].const
-    return (None if dilations is None else shape_of_padded(inputs[0].shape, _gaps(dilations)),)
+    x, dilations = inputs[0].shape, inputs[1].const
+    check(inputs[1].shape == (len(x),), f"{list(inputs[1].shape)} dilations of {list(x)}")
+    return (None if dilations is None else shape_of_padded(x, _gaps(dilations)),)
 
 
 def dilate(
@@ -233,7 +244,7 @@ KERNELS = {
     "STABLEHLO_CONCATENATE": Kernel(concatenate, concatenated_shape),
     "STABLEHLO_SLICE": Kernel(slice_, sliced_shape),
     "STABLEHLO_DYNAMIC_SLICE": Kernel(dynamic_slice, dynamic_sliced_shape),
-    "STABLEHLO_DYNAMIC_UPDATE_SLICE": Kernel(dynamic_update_slice, same_shape),
+    "STABLEHLO_DYNAMIC_UPDATE_SLICE": Kernel(dynamic_update_slice, updated_shape),
     "STABLEHLO_PAD": Kernel(pad, padded_shape),
     "DILATE": Kernel(dilate, dilated_shape),
     "STABLEHLO_IOTA": Kernel(iota, undeclared_shapes, inferred_shapes=iota_shape),

@@ -11,12 +11,14 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import why_not_present
-from jaxdelegate.op_lowering.common.pointwise import BOOL, why_not_one_dtype, why_not_one_shape
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
+from jaxdelegate.op_lowering.common.pointwise import BOOL, why_not_one_dtype
+from jaxdelegate.op_lowering.common.signature import ANY
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.stablehlo.body import Body, Order, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 from jaxdelegate.op_lowering.stablehlo.options import StablehloSortOptions
+from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 _MOST_PAIRS = 1 << 24  # comparators without a single key compare every pair
 
@@ -27,23 +29,18 @@ def _arguments(specs: Specs) -> list[np.dtype]:
 
 
 def _why_not_sort(op: Op[StablehloSortOptions]) -> str | None:
-    reason = why_not_present(*op.inputs)
-    if reason is not None:
-        return reason
-    shape, axis = op.inputs[0].shape, op.options.dimension
-    if len(op.inputs) != len(op.outputs):
-        return f"sorts {len(op.inputs)} operands into {len(op.outputs)}"
-    if not -len(shape) <= axis < len(shape):
-        return f"dimension {axis} is outside rank {len(shape)}"
-    index, arguments = op.options.comparator_subgraph_index, _arguments(op.inputs)
-    reason = first_reason(
+    reason = why_not_present(*op.inputs) or first_reason(
         *(why_not_dtype(spec, ELEMENTS) for spec in op.inputs),
         *(why_not_one_dtype(x, y) for x, y in zip(op.inputs, op.outputs, strict=True)),
-        *(why_not_one_shape(op.inputs[0], x) for x in op.inputs[1:]),
-    ) or why_not_body(op.context, index, arguments, [BOOL])
+    )
+    if reason is not None:
+        return reason
+    index, arguments = op.options.comparator_subgraph_index, _arguments(op.inputs)
+    reason = why_not_body(op.context, index, arguments, [BOOL])
     if reason is not None or Body.of(op.context, index, arguments).order() is not None:
         return reason
-    pairs = math.prod(shape) * shape[axis]
+    shape = op.inputs[0].shape
+    pairs = math.prod(shape) * shape[op.options.dimension]
     if pairs <= _MOST_PAIRS:
         return None
     return f"its comparator, subgraph {index}, orders by no single key, and there are {pairs} pairs"
@@ -98,6 +95,4 @@ def _by_rank(body: Body, arrays: list[jax.Array], axis: int) -> tuple[jax.Array,
     return tuple(jnp.moveaxis(y, -1, axis) for y in results)
 
 
-RULES = table(
-    OpRule("STABLEHLO_SORT", StablehloSortOptions, 1, _why_not_sort, _lower_sort),
-)
+RULES = table(rule("STABLEHLO_SORT", [ANY], _lower_sort, _why_not_sort))

@@ -16,24 +16,17 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.movement import integers, why_not_present
-from jaxdelegate.op_lowering.common.pointwise import (
-    BOOLS,
-    INTEGERS,
-    why_not_count,
-    why_not_one_dtype,
-    why_not_one_shape,
-)
+from jaxdelegate.op_lowering.common.pointwise import BOOLS, INTEGERS, why_not_one_dtype
 from jaxdelegate.op_lowering.common.products import nothing
+from jaxdelegate.op_lowering.common.signature import ANY, Input, dtypes
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import ReduceWindowFunction
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     Op,
-    OpRule,
     first_reason,
     table,
-    why_not_const,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
@@ -44,12 +37,8 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloReduceOptions,
     StablehloReduceWindowOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.shape import (
-    padded_lengths,
-    why_not_dims,
-    why_not_length,
-    why_not_one_value,
-)
+from jaxdelegate.op_lowering.stablehlo.shape import why_not_one_value
+from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 # Larger windows use XLA's reduce-window instead of one slice for each element.
 _MOST_TAPS = 64
@@ -90,16 +79,10 @@ class _Reducer:
 
 
 def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
-    """A reason unless n operands of one shape, n scalars and n outputs have the same dtypes."""
-    reason = why_not_present(*inputs)
-    if reason is not None:
-        return reason
-    n = len(inputs) // 2
-    if len(inputs) != 2 * n or len(outputs) != n:
-        return f"{len(inputs)} inputs are not an operand and a start for {len(outputs)} outputs"
-    return first_reason(
+    """A reason unless n operands, n scalars and n outputs have the same dtypes."""
+    n = len(outputs)
+    return why_not_present(*inputs) or first_reason(
         *(why_not_dtype(spec, ELEMENTS) for spec in (*inputs, *outputs)),
-        *(why_not_one_shape(inputs[0], x) for x in inputs[1:n]),
         *(why_not_one_value(spec) for spec in inputs[n:]),
         *(why_not_one_dtype(x, y) for x, y in zip(inputs[:n], outputs, strict=True)),
         *(why_not_one_dtype(x, y) for x, y in zip(inputs[n:], outputs, strict=True)),
@@ -109,20 +92,14 @@ def _why_not_reduced(inputs: Specs, outputs: Specs) -> str | None:
 _Options = StablehloReduceOptions | StablehloReduceWindowOptions
 
 
-def _why_not_reducer(op: Op[_Options]) -> str | None:
+def _why_not(op: Op[_Options]) -> str | None:
     dtypes = [spec.dtype for spec in op.outputs]
-    return why_not_body(op.context, op.options.body_subgraph_index, (*dtypes, *dtypes), dtypes)
+    return _why_not_reduced(op.inputs, op.outputs) or why_not_body(
+        op.context, op.options.body_subgraph_index, (*dtypes, *dtypes), dtypes
+    )
 
 
 # ---- STABLEHLO_REDUCE
-
-
-def _why_not_reduce(op: Op[StablehloReduceOptions]) -> str | None:
-    return (
-        _why_not_reduced(op.inputs, op.outputs)
-        or why_not_dims("dimensions", op.options.dimensions, len(op.inputs[0].shape))
-        or _why_not_reducer(op)
-    )
 
 
 def _lower_reduce(op: Op[StablehloReduceOptions]) -> Function:
@@ -179,27 +156,6 @@ class _Windows:
             padding=tuple(zip(flat[::2], flat[1::2], gaps, strict=False)),
         )
 
-    def why_not(self, shape: Shape) -> str | None:
-        reason = why_not_length(
-            len(shape),
-            window_dimensions=self.sizes,
-            window_strides=self.strides,
-            window_dilations=self.dilations,
-            paddings=[low for low, _, _ in self.padding],
-        )
-        if reason is not None:
-            return reason
-        steps = (
-            *self.sizes,
-            *self.strides,
-            *self.dilations,
-            *(gap + 1 for _, _, gap in self.padding),
-        )
-        if min(steps, default=1) < 1:
-            return f"{self}: sizes, strides and dilations must be positive"
-        least = min(padded_lengths(shape, self.padding), default=0)
-        return f"the padding leaves a length of {least}" if least < 0 else None
-
     def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
         """[*padded] -> [*out]: the element at one position of all windows, as a strided slice."""
         first = [t * d for t, d in zip(tap, self.dilations, strict=True)]
@@ -235,16 +191,6 @@ def _reduce_window(windows: _Windows, padded: Any, starts: Any, function: Any) -
         windows.strides,
         padding=[(0, 0)] * len(windows.sizes),
         window_dilation=windows.dilations,
-    )
-
-
-def _why_not_reduce_window(op: Op[StablehloReduceWindowOptions]) -> str | None:
-    padding = op.options.padding
-    return (
-        _why_not_reduced(op.inputs, op.outputs)
-        or (f"padding {list(padding)} does not come in pairs" if len(padding) % 2 else None)
-        or _Windows.of(op.options).why_not(op.inputs[0].shape)
-        or _why_not_reducer(op)
     )
 
 
@@ -302,12 +248,8 @@ def _options_of(inputs: Specs) -> StablehloReduceWindowOptions:
 def _why_not_builtin(op: Op[ReduceWindowOptions]) -> str | None:
     x, function = op.inputs[0], op.options.reduce_function
     return (
-        why_not_count(op.inputs, 5)
-        or _why_not_reduced(op.inputs[:2], op.outputs)
+        _why_not_reduced(op.inputs[:2], op.outputs)
         or why_not_dtype(x, FLOATS, INTEGERS, BOOLS)
-        or why_not_const(*op.inputs[2:])
-        or first_reason(*(why_not_dtype(spec, np.int64) for spec in op.inputs[2:]))
-        or _Windows.of(_options_of(op.inputs)).why_not(x.shape)
         or (None if function in _FUNCTIONS else f"there is no function {function.name}")
     )
 
@@ -323,15 +265,9 @@ def _lower_builtin(op: Op[ReduceWindowOptions]) -> Function:
     return _lower_windows(_Windows.of(_options_of(op.inputs)), reducer, op.outputs)
 
 
+_SIZES = Input(dtypes(np.int64), is_constant=True)
 RULES = table(
-    OpRule("STABLEHLO_REDUCE", StablehloReduceOptions, 1, _why_not_reduce, _lower_reduce, arity=2),
-    OpRule(
-        "STABLEHLO_REDUCE_WINDOW",
-        StablehloReduceWindowOptions,
-        1,
-        _why_not_reduce_window,
-        _lower_reduce_window,
-        arity=2,
-    ),
-    OpRule("REDUCE_WINDOW", ReduceWindowOptions, 1, _why_not_builtin, _lower_builtin, arity=5),
+    rule("STABLEHLO_REDUCE", [ANY, ANY], _lower_reduce, _why_not),
+    rule("STABLEHLO_REDUCE_WINDOW", [ANY, ANY], _lower_reduce_window, _why_not),
+    rule("REDUCE_WINDOW", [ANY, ANY, _SIZES, _SIZES, _SIZES], _lower_builtin, _why_not_builtin),
 )

@@ -1,6 +1,7 @@
 """STABLEHLO_REDUCE and STABLEHLO_REDUCE_WINDOW, in models with a body."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from jaxdelegate.op_lowering.options import StablehloReduceOptions, StablehloRed
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
     ADD,
@@ -282,40 +284,52 @@ CONTEXT = LoweringContext(lower_subgraph=adding, why_not_subgraph=lambda *_: Non
 UNREACHABLE = LoweringContext()
 
 
-def why(name: str, options: Any, *inputs: Arg, outputs: int = 1, context: Any = CONTEXT) -> str:
-    specs = tuple(TensorSpec(f"in{i}", a.value.shape, a.value.dtype) for i, a in enumerate(inputs))
+def specs_of(*inputs: Arg) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(f"in{i}", a.value.shape, a.value.dtype) for i, a in enumerate(inputs))
+
+
+def why_reduce(*inputs: Arg, outputs: int = 1, context: Any = CONTEXT) -> str:
+    specs = specs_of(*inputs)
     results = (TensorSpec("out", (), specs[0].dtype),) * outputs
-    return RULES[name].reason(Op(context, options, specs, results)) or ""
-
-
-def why_reduce(*inputs: Arg, dims: tuple[int, ...] = (0,), **details: Any) -> str:
-    return why("STABLEHLO_REDUCE", StablehloReduceOptions(dims, 1), *inputs, **details)
-
-
-def why_window(*inputs: Arg, **o: Any) -> str:
-    options = StablehloReduceWindowOptions(**{"window_dimensions": (2, 2), **o})
-    return why("STABLEHLO_REDUCE_WINDOW", options, *inputs)
+    op = Op(context, StablehloReduceOptions((0,), 1), specs, results)
+    return RULES["STABLEHLO_REDUCE"].reason(op) or ""
 
 
 ZERO = value(0, np.float32)
 REFUSED = {
-    "dimensions [2] are not": why_reduce(X, ZERO, dims=(2,)),
-    "dimensions [0, 0] are not": why_reduce(X, ZERO, dims=(0, 0)),
-    "2 inputs are not an operand and a start for 2": why_reduce(X, ZERO, outputs=2),
     "must hold one value": why_reduce(X, X),
     "'in1' is int32 and 'out' float32": why_reduce(X, value(0, np.int32)),
     "no access to the subgraph of its body": why_reduce(X, ZERO, context=UNREACHABLE),
     "does not take float32, float32, float32, float32": why_reduce(X, X, ZERO, ZERO, outputs=2),
-    "window_dimensions [2] does not have one entry": why_window(X, ZERO, window_dimensions=(2,)),
-    "does not come in pairs": why_window(X, ZERO, padding=(1, 2, 3, 4, 5)),
-    "must be positive": why_window(X, ZERO, base_dilations=(0, 1)),
-    "leaves a length of -1": why_window(X, ZERO, padding=(-4, 0, 0, 0)),
 }
 
 
 @pytest.mark.parametrize("said", REFUSED)
 def test_refuses(said: str) -> None:
     assert said in REFUSED[said]
+
+
+@pytest.mark.parametrize(
+    ("said", "dims"), [("[2] do not fit rank 2", (2,)), ("[0, 0] do not fit", (0, 0))]
+)
+def test_impossible_reductions(said: str, dims: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        KERNELS["STABLEHLO_REDUCE"].shapes(StablehloReduceOptions(dims, 1), specs_of(X, ZERO))
+
+
+@pytest.mark.parametrize(
+    ("said", "attributes"),
+    [
+        ("is not for rank 2", {"window_dimensions": (2,)}),
+        ("is not for rank 2", {"padding": (1, 2, 3, 4, 5)}),
+        ("must be positive", {"base_dilations": (0, 1)}),
+        ("leaves (-1, 4)", {"padding": (-4, 0, 0, 0)}),
+    ],
+)
+def test_impossible_windows(said: str, attributes: dict[str, Any]) -> None:
+    options = StablehloReduceWindowOptions(**{"window_dimensions": (2, 2), **attributes})
+    with pytest.raises(ValueError, match=re.escape(said)):
+        KERNELS["STABLEHLO_REDUCE_WINDOW"].shapes(options, specs_of(X, ZERO))
 
 
 def test_refuses_bodies_that_do_not_fit() -> None:

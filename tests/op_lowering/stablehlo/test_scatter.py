@@ -1,5 +1,6 @@
 """STABLEHLO_SCATTER, in models with a body."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from jaxdelegate.op_lowering.options import StablehloScatterOptions
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
 from tests.support.bodies import (
     ADD,
@@ -271,34 +273,20 @@ CONTEXT = LoweringContext(
 )
 
 
-def why(x: Arg, indices: Arg, updates: Arg, *more: Arg, **o: Any) -> str:
-    arrays = [a.value for a in (x, indices, updates, *more)]
-    specs = tuple(TensorSpec(f"in{i}", a.shape, a.dtype) for i, a in enumerate(arrays))
-    options = StablehloScatterOptions(**{**ROWS, **o})
-    rule = RULES["STABLEHLO_SCATTER"]
-    return rule.reason(Op(CONTEXT, options, specs, (specs[0],))) or ""
+def specs_of(*inputs: Arg) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(f"in{i}", a.value.shape, a.value.dtype) for i, a in enumerate(inputs))
+
+
+def why(*inputs: Arg) -> str:
+    specs = specs_of(*inputs)
+    op = Op(CONTEXT, StablehloScatterOptions(**ROWS), specs, specs[:1])
+    return RULES["STABLEHLO_SCATTER"].reason(op) or ""
 
 
 X, PLACES, UPDATES = f32(5, 4), of(np.int32, 6, 1), f32(6, 4)
 REFUSED = {
-    "got 4 inputs, 1 outputs": why(X, PLACES, UPDATES, X),
     "'in0' is float32 and 'in2' int32": why(X, PLACES, of(np.int32, 6, 4)),
     "indices 'in1' are float32": why(X, f32(6, 1), UPDATES),
-    "index vectors have 1 entries for 2": why(
-        X, PLACES, UPDATES, scatter_dims_to_operand_dims=(0, 1)
-    ),
-    "index_vector_dim 3 is outside": why(X, PLACES, UPDATES, index_vector_dim=3),
-    "scatter_dims_to_operand_dims [2] are not": why(
-        X, PLACES, UPDATES, scatter_dims_to_operand_dims=(2,)
-    ),
-    "inserted_window_dims [2] are not": why(X, PLACES, UPDATES, inserted_window_dims=(2,)),
-    "update_window_dims [1, 0] are not ascending": why(
-        X, PLACES, UPDATES, update_window_dims=(1, 0)
-    ),
-    "update_window_dims [1] does not have one entry": why(
-        X, PLACES, UPDATES, inserted_window_dims=()
-    ),
-    "do not match indices": why(X, PLACES, f32(7, 4)),
     "updates of [1, 5] do not fit": why(X, PLACES, f32(6, 5)),
 }
 
@@ -306,6 +294,38 @@ REFUSED = {
 @pytest.mark.parametrize("said", REFUSED)
 def test_refuses(said: str) -> None:
     assert said in REFUSED[said]
+
+
+@pytest.mark.parametrize(
+    ("said", "attributes"),
+    [
+        ("1 indices for (0, 1)", {"scatter_dims_to_operand_dims": (0, 1)}),
+        ("index_vector_dim 3 is outside", {"index_vector_dim": 3}),
+        (
+            "scatter_dims_to_operand_dims [2] do not fit",
+            {"scatter_dims_to_operand_dims": (2,)},
+        ),
+        ("inserted_window_dims [2] do not fit", {"inserted_window_dims": (2,)}),
+        ("update_window_dims [1, 0] do not fit", {"update_window_dims": (1, 0)}),
+        ("windows (1,) in (5, 4)", {"inserted_window_dims": ()}),
+    ],
+)
+def test_impossible_windows(said: str, attributes: dict[str, Any]) -> None:
+    options = StablehloScatterOptions(**{**ROWS, **attributes})
+    with pytest.raises(ValueError, match=re.escape(said)):
+        KERNELS["STABLEHLO_SCATTER"].shapes(options, specs_of(X, PLACES, UPDATES))
+
+
+@pytest.mark.parametrize(
+    ("said", "inputs"),
+    [
+        ("4 inputs: operands", (X, PLACES, UPDATES, X)),
+        ("updates (7, 4) for indices (6, 1)", (X, PLACES, f32(7, 4))),
+    ],
+)
+def test_impossible_inputs(said: str, inputs: tuple[Arg, ...]) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        KERNELS["STABLEHLO_SCATTER"].shapes(StablehloScatterOptions(**ROWS), specs_of(*inputs))
 
 
 def test_refuses_a_body_of_another_dtype() -> None:
