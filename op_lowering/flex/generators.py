@@ -51,10 +51,6 @@ def _why_not_seeds(seeds: TensorSpec) -> str | None:
     return None if seeds.shape == (2,) else f"{seeds.name!r} {list(seeds.shape)} is not two seeds"
 
 
-def _why_not_mixed(op: _Op) -> str | None:
-    return _why_not_seeds(op.inputs[0])
-
-
 def _mixed(seeds: jax.Array) -> tuple[jax.Array, jax.Array]:
     seeds = jnp.asarray(seeds).astype(np.int64).astype(np.uint64)
     mixed = words64(philox(jnp.asarray(_SCRAMBLE), seeds[None]))
@@ -140,7 +136,6 @@ RULES = table(
         "StatelessRandomGetKeyCounter",
         _SEEDS,
         _lower_mixed,
-        _why_not_mixed,
         results=[np.uint64, np.uint64],
     ),
     _rule("StatelessRandomNormal", _SEEDS, _normal, dtypes(np.float32)),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common.movement import integers, why_not_moved
+from jaxdelegate.op_lowering.common.movement import integers, moves
 from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, FLOAT32, INT32, Input
 from jaxdelegate.op_lowering.common.window import (
     Window,
@@ -170,13 +170,11 @@ def _bilinear(y: jax.Array, x: jax.Array, pixels: _Pixels) -> jax.Array:
 
 
 def _why_not_projection(op: _Op) -> str | None:
-    image, transforms, size = op.inputs[:3]
-    o, shape = op.options, transforms.shape
-    fits = shape[1:] == (8,) and shape[0] in (1, *image.shape[:1])
+    image, _, size = op.inputs[:3]
+    o = op.options
     wrong = next((spec for spec in op.inputs[3:4] if spec and spec.shape not in ((), (1,))), None)
     return first_reason(
         _why_not_images(image, size),
-        None if fits else f"transforms {list(shape)} for images {list(image.shape)}",
         None if o.interpolation in _READ else f"the interpolation {o.interpolation!r}",
         None if wrong is None else f"{wrong.name!r} {list(wrong.shape)} is not one number",
         None if o.fill_mode in _FILL else f"the fill_mode {o.fill_mode!r}",
@@ -249,19 +247,12 @@ def _lower_projection(op: _Op) -> Function:
 
 def _patch_windows(op: _Op) -> tuple[Window, ...]:
     o = op.options
-    dims = zip(op.inputs[0].shape, o.ksizes, o.strides, o.rates, strict=True)
+    dims = zip(op.inputs[0].shape, o.ksizes, o.strides, o.rates, strict=False)
     return tuple(Window(n, k, s, Padding[o.padding], r) for n, k, s, r in list(dims)[1:3])
 
 
 def _why_not_patches(op: _Op) -> str | None:
-    x, o = op.inputs[0], op.options
-    lists = x.shape, o.ksizes, o.strides, o.rates
-    fits = all(len(sizes) == 4 for sizes in lists) and all(s[0] == s[3] == 1 for s in lists[1:])
-    return first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        None if fits else f"windows {list(o.ksizes)} of {list(x.shape)}: expected [1, h, w, 1]",
-        None if o.padding in Padding.__members__ else f"the padding {o.padding!r}",
-    ) or why_not_windows(_patch_windows(op))
+    return moves(0)(op) or why_not_windows(_patch_windows(op))
 
 
 def _lower_patches(op: _Op) -> Function:

@@ -13,8 +13,8 @@ import numpy as np
 from jaxdelegate.op_lowering.common.movement import (
     MOVABLE,
     integers,
+    moves,
     why_not_axis,
-    why_not_moved,
     why_not_present,
 )
 from jaxdelegate.op_lowering.common.pointwise import why_not_one_dtype
@@ -32,7 +32,6 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
     OpRule,
-    WhyNot,
     first_reason,
     table,
     why_not_dtype,
@@ -45,11 +44,6 @@ _MOVABLE, _PADDING = Input(MOVABLE), Input(is_number=True)
 
 def _lower_same(_op: _Op) -> Function:
     return lambda x: (x,)
-
-
-def _why_not_moved(*positions: int) -> WhyNot[FlexOptions]:
-    """A reason if values of these inputs cannot be moved to the result."""
-    return lambda op: why_not_moved(op.context, *(op.inputs[i] for i in positions), op.outputs[0])
 
 
 # ---- Roll: values, shifts, axes; InvertPermutation
@@ -181,17 +175,15 @@ def _diagonal_rules(version: str) -> Sequence[OpRule[FlexOptions]]:
     """The versions differ in their options."""
     diag, part, set_ = (f"Matrix{name}{version}" for name in ("Diag", "DiagPart", "SetDiag"))
     return (
-        rule(
-            diag, [ANY, CONSTANTS32, ANY, ANY, _PADDING], _lower_matrices_of, _why_not_moved(0, 4)
-        ),
-        rule(part, [ANY, CONSTANTS32, _PADDING], _lower_diagonals, _why_not_moved(0, 2)),
-        rule(set_, [ANY, ANY, CONSTANTS32], _lower_set, _why_not_moved(0, 1)),
+        rule(diag, [ANY, CONSTANTS32, ANY, ANY, _PADDING], _lower_matrices_of, moves(0, 4)),
+        rule(part, [ANY, CONSTANTS32, _PADDING], _lower_diagonals, moves(0, 2)),
+        rule(set_, [ANY, ANY, CONSTANTS32], _lower_set, moves(0, 1)),
     )
 
 
 RULES = table(
     rule("ConcatV2", [ANY, ANY], _lower_concat, _why_not_concat),
-    rule("EnsureShape", [ANY], _lower_same, _why_not_moved(0)),
+    rule("EnsureShape", [ANY], _lower_same, moves(0)),
     rule("Identity", [ANY], _lower_same),
     rule("InvertPermutation", [INDEX], _lower_permutation, _why_not_permutation),
     rule("Roll", [ANY, CONSTANTS, CONSTANTS], _lower_roll, _why_not_roll),

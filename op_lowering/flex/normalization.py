@@ -21,17 +21,6 @@ from jaxdelegate.op_lowering.rule import Function, Op, table
 _Op = Op[FlexOptions]
 
 
-def _channels(format_: str, rank: int) -> int | None:
-    """The axis; None for another format."""
-    return {("NHWC", 4): 3, ("NCHW", 4): 1, ("NDHWC", 5): 4, ("NCDHW", 5): 1}.get((format_, rank))
-
-
-def _why_not_format(op: _Op) -> str | None:
-    rank, data_format = len(op.inputs[0].shape), op.options.data_format
-    is_known = _channels(data_format, rank) is not None
-    return None if is_known else f"images of rank {rank} are not {data_format!r}"
-
-
 def _reads_averages(o: FlexOptions) -> bool:
     return not o.is_training or o.exponential_avg_factor != 1
 
@@ -39,7 +28,7 @@ def _reads_averages(o: FlexOptions) -> bool:
 def _lower_normalization(op: _Op) -> Function:
     o, rank, dtype = op.options, len(op.inputs[0].shape), op.inputs[0].dtype
     wide = op.context.precision.accumulator(dtype)
-    axis = _channels(o.data_format, rank) or 0
+    axis = o.data_format.index("C")
     axes = tuple(i for i in range(rank) if i != axis)
     along = tuple(-1 if i == axis else 1 for i in range(rank))
     count = math.prod(op.inputs[0].shape[i] for i in axes)
@@ -71,7 +60,7 @@ def _lower_normalization(op: _Op) -> Function:
 def _lower_gradient(op: _Op) -> Function:
     o, rank, dtype = op.options, len(op.inputs[1].shape), op.inputs[1].dtype
     wide = op.context.precision.accumulator(dtype)
-    axis = _channels(o.data_format, rank) or 0
+    axis = o.data_format.index("C")
     axes = tuple(i for i in range(rank) if i != axis)
     along = tuple(-1 if i == axis else 1 for i in range(rank))
 
@@ -129,14 +118,12 @@ RULES = table(
         "FusedBatchNormGradV3",
         [FLOAT, SAME, *_VECTORS[:3]],
         _lower_gradient,
-        _why_not_format,
         results=[0, *[np.float32] * 4],
     ),
     rule(
         "FusedBatchNormV3",
         [FLOAT, *_VECTORS],
         _lower_normalization,
-        _why_not_format,
         results=[0, *[np.float32] * 5],
     ),
     rule("SoftmaxCrossEntropyWithLogits", [FLOAT, SAME], _lower_soft, results=[0, 0]),

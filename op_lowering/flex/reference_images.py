@@ -188,7 +188,8 @@ _FILLED = {
 
 def _patch_padding(o: FlexOptions, shape: Shape) -> Padding:
     lists = shape, o.ksizes, o.strides, o.rates
-    if any(len(sizes) != 4 for sizes in lists) or o.padding not in Padding.__members__:
+    fits = all(len(sizes) == 4 for sizes in lists) and all(s[0] == s[3] == 1 for s in lists[1:])
+    if not fits or o.padding not in Padding.__members__:
         raise ValueError(f"ExtractImagePatches: {list(o.ksizes)}, {o.padding!r} of {list(shape)}")
     return Padding[o.padding]
 

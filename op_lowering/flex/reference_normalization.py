@@ -11,10 +11,11 @@ from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.reference.kernel import Array
 
 _Shapes = tuple[Shape | None, ...]
+_FORMATS = {4: ("NHWC", "NCHW"), 5: ("NDHWC", "NCDHW")}  # by rank
 
 
 def _channels(o: FlexOptions, shape: Shape) -> int:
-    if sorted(o.data_format) != sorted("NCHW" if len(shape) == 4 else "NCDHW"):
+    if o.data_format not in _FORMATS.get(len(shape), ()):
         raise ValueError(f"images {list(shape)} are not {o.data_format!r}")
     return int(o.data_format.index("C"))
 
