@@ -156,29 +156,19 @@ def _store(directory: PathLike) -> ProgramStore:
 
 def _row(store: ProgramStore, name: str, entry: Entry | EntryError) -> EntryReport:
     files, now = store.directory, time.time()
-    modified = files.modified(name)
-    if not isinstance(entry, Entry):
-        return EntryReport(
-            name=name,
-            model="",
-            operators="",
-            nbytes=files.size(name),
-            weight_bytes=0,
-            age=now - modified,
-            unused=now - modified,
-            parts={},
-            problem=str(entry),
-        )
+    unused = now - files.modified(name)
+    sound = entry if isinstance(entry, Entry) else None
+    weights_file = sound and sound.weights_file
     return EntryReport(
         name=name,
-        model=entry.model_name,
-        operators=entry.operators,
+        model=sound.model_name if sound else "",
+        operators=sound.operators if sound else "",
         nbytes=files.size(name),
-        weight_bytes=files.size(entry.weights_file) if entry.weights_file else 0,
-        age=now - entry.created,
-        unused=now - modified,
-        parts=dict(entry.key.parts),
-        problem=None,
+        weight_bytes=files.size(weights_file) if weights_file else 0,
+        age=now - sound.created if sound else unused,
+        unused=unused,
+        parts=dict(sound.key.parts) if sound else {},
+        problem=None if sound else str(entry),
     )
 
 

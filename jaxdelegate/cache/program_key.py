@@ -28,12 +28,24 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramKey(Key):
-    """The key of the program of one partition, for the current shapes."""
+    """The key of a program, with what storing and loading it need.
 
-    data: ModelData  # what loading needs, with the specs of every tensor of the partition
-    model_name: str  # for people
-    operators: str  # what the program computes, for people
-    calls_subgraphs: bool
+    Attributes:
+        data: of the model, with the specs of every tensor of a partition. A program of a whole file
+            has numbered results, and its constants need no digests of their own to load it.
+        model_name: for people.
+        operators: what the program computes, for people.
+        calls_subgraphs: whether it depends on subgraphs that operators call.
+        is_of_file: whether the program may depend on all of a file, whose digest the key has.
+        folders: whose code determines the program, besides others.
+    """
+
+    data: ModelData
+    model_name: str = ""
+    operators: str = ""
+    calls_subgraphs: bool = True
+    is_of_file: bool = False
+    folders: tuple[str, ...] = ()
 
     @classmethod
     def of_partition(
@@ -72,56 +84,16 @@ class ProgramKey(Key):
 
     def confirm(self) -> None:
         """Check that the sources that produced the program are those that the key describes."""
-        confirm(of_subgraphs=self.calls_subgraphs)
+        confirm(of_subgraphs=self.calls_subgraphs, more=self.folders)
 
     def constant_digests(self) -> Mapping[int, str]:
         """The digest of each constant's elements, by tensor."""
-        return self.data.digests
-
-    def data_for(self, weights: Iterable[StoredWeight]) -> ModelData:  # noqa: ARG002 (see below)
-        """What loading a program with these weights needs."""
-        return self.data
-
-
-@dataclasses.dataclass(frozen=True)
-class FileProgramKey(ProgramKey):
-    """The key of a program that may depend on all of a model's file, whose digest it has.
-
-    So constants need no digests of their own to load it. A program's results are numbered.
-    """
-
-    folders: tuple[str, ...] = ()  # whose code determines the program, besides others
-
-    @classmethod
-    def of_file(
-        cls,
-        file: str,
-        data: ModelData,
-        settings: Mapping[str, Any],
-        jax_config: Part,
-        device: Any,
-        *,
-        folders: tuple[str, ...] = (),
-        model_name: str = "",
-        operators: str = "",
-    ) -> FileProgramKey:
-        """`file` is the digest of its content. A SourceError, as `of_partition`."""
-        return cls(
-            parts=file_parts(file, settings, jax_config, device, folders),
-            data=data,
-            model_name=model_name,
-            operators=operators,
-            calls_subgraphs=True,
-            folders=folders,
-        )
-
-    def confirm(self) -> None:
-        confirm(of_subgraphs=True, more=self.folders)
-
-    def constant_digests(self) -> Mapping[int, str]:
-        return ConstantDigests().of(self.data.constants)
+        return ConstantDigests().of(self.data.constants) if self.is_of_file else self.data.digests
 
     def data_for(self, weights: Iterable[StoredWeight]) -> ModelData:
+        """What loading a program with these weights needs."""
+        if not self.is_of_file:
+            return self.data
         known = {w.tensor: w.digest for w in weights if w.tensor is not None}
         return self.data._replace(digests=known)
 

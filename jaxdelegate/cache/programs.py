@@ -31,12 +31,7 @@ from jaxdelegate.cache.partition_key import (
     model_part,
     read_constants,
 )
-from jaxdelegate.cache.program_key import (
-    FileProgramKey,
-    ProgramKey,
-    file_parts,
-    process_parts,
-)
+from jaxdelegate.cache.program_key import ProgramKey, file_parts, process_parts
 from jaxdelegate.cache.records import Kind, StartRecord
 from jaxdelegate.cache.sources import SourceError, source_parts
 from jaxdelegate.cache.store import ProgramStore, stored_weights
@@ -202,14 +197,21 @@ class ProgramCache:
         data: ModelData,
         settings: Mapping[str, Any],
         device: Any,
-        **more: Any,
-    ) -> FileProgramKey | None:
+        folders: tuple[str, ...] = (),
+        **for_people: Any,
+    ) -> ProgramKey | None:
         """The key of a program that may depend on all of a model's file, by its digest.
 
         None: the program cannot be stored.
         """
         return self._key(
-            lambda config: FileProgramKey.of_file(file, data, settings, config, device, **more)
+            lambda config: ProgramKey(
+                file_parts(file, settings, config, device, folders),
+                data,
+                is_of_file=True,
+                folders=folders,
+                **for_people,
+            )
         )
 
     def _key(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from jaxdelegate.cache.directory import default_folder
 from jaxdelegate.cache.loading import ModelData, ResultSpec
-from jaxdelegate.cache.program_key import FileProgramKey
+from jaxdelegate.cache.program_key import ProgramKey
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.programs import ModelPrograms, programs_of, programs_of_content
@@ -307,7 +307,7 @@ class DeviceModel(abc.ABC, Generic[T]):
         return program
 
     def _compile_and_store(
-        self, spec: T, weights: DeviceWeights, cache: ProgramCache, key: FileProgramKey
+        self, spec: T, weights: DeviceWeights, cache: ProgramCache, key: ProgramKey
     ) -> Program:
         """Compile a program and store it, unless another process has done so meanwhile."""
         with cache.compile_lock(key) as may_be_stored:
@@ -362,7 +362,7 @@ class DeviceModel(abc.ABC, Generic[T]):
     def _digest(self) -> str:
         return " ".join(file.digest for file in self._files.values())
 
-    def _key(self, spec: T, runtime: Runtime) -> FileProgramKey | None:
+    def _key(self, spec: T, runtime: Runtime) -> ProgramKey | None:
         """The key of a stored program; None: it is not stored."""
         cache = self._compiler.cache
         if cache is None or not self._is_stored_by_digest:

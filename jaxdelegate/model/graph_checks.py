@@ -12,32 +12,19 @@ _MAX_CALLED_SIZE = 1_000_000
 OPERATOR_SIZE = 10
 
 
-class Node(Protocol):
-    """An operator, as far as `check_order` needs it."""
-
+class _Operator(Protocol):
     @property
-    def name(self) -> str:
-        """The operator's name."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def custom(self) -> bool:
-        """Whether it is a custom operator."""
-        ...
-
+    def custom(self) -> bool: ...
     @property
-    def inputs(self) -> tuple[int, ...]:
-        """Tensor indices, negative where absent."""
-        ...
-
+    def inputs(self) -> tuple[int, ...]: ...
     @property
-    def outputs(self) -> tuple[int, ...]:
-        """Tensor indices, negative where absent."""
-        ...
+    def outputs(self) -> tuple[int, ...]: ...
 
 
 def check_order(
-    operators: Sequence[Node],
+    operators: Sequence[_Operator],
     fixed: Collection[int],
     variables: Collection[int],
     outputs: Iterable[int],
@@ -71,19 +58,19 @@ def check_order(
             fail(None)("outputs", "must be written by an operator, or hold data", tensor)
 
 
-def _check_overlap(operator: Node, fail: Fail) -> None:
+def _check_overlap(operator: _Operator, fail: Fail) -> None:
     """Only custom operators may write their inputs (CheckInputAndOutputForOverlap)."""
     both = set() if operator.custom else {*operator.inputs}.intersection(operator.outputs) - {-1}
     for tensor in sorted(both):
         fail("outputs", "must not be among the operator's own inputs, tensor", tensor)
 
 
-def _is_shape_only(operator: Node, position: int) -> bool:
+def _is_shape_only(operator: _Operator, position: int) -> bool:
     """RESHAPE's second input needs no data, since it has options (core/subgraph.cc, Invoke)."""
     return operator.name == "RESHAPE" and position == 1
 
 
-def _fail_unwritten(fail: Fail, tensor: int, operators: Sequence[Node]) -> NoReturn:
+def _fail_unwritten(fail: Fail, tensor: int, operators: Sequence[_Operator]) -> NoReturn:
     writer = next((i for i, op in enumerate(operators) if tensor in op.outputs), None)
     if writer is None:
         fail("inputs", "must hold data, or be an input or an earlier operator's output", tensor)
