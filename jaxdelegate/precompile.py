@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
+from jaxdelegate.cache.programs import Statistics
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import OptionError
 from jaxdelegate.model.records import Model, read_model
@@ -49,9 +50,9 @@ def precompile(
     """
     if not isinstance(delegate, JaxDelegate):
         raise OptionError(f"expected a JaxDelegate, got {type(delegate).__name__}")
-    if delegate.programs is None or delegate.options.serialization_dir is None:
+    if not delegate.options.serialization_dir:
         raise OptionError("serialization_dir is required: the directory for the programs")
-    before = delegate.programs.statistics
+    before = _statistics(delegate)
     model = read_model(graph)
     store = ModelStore(model.subgraphs, [delegate], os.path.basename(model.source))
     for index in dict.fromkeys((0, *(s.subgraph for s in model.signatures))):
@@ -60,13 +61,17 @@ def precompile(
             for tensor, shape in _by_tensor(model, shapes).items():
                 host.resize(tensor, shape)
         host.allocate()
-    after = delegate.programs.statistics
+    after = _statistics(delegate)
     return Precompiled(
         delegate.options.serialization_dir,
         after.stored - before.stored,
         after.loaded - before.loaded,
         delegate.report(0).summary(),
     )
+
+
+def _statistics(delegate: JaxDelegate) -> Statistics:
+    return Statistics() if delegate.programs is None else delegate.programs.statistics
 
 
 def _by_tensor(model: Model, shapes: Mapping[str, Shape] | Sequence[Shape]) -> dict[int, Shape]:

@@ -74,6 +74,13 @@ def test_without_a_directory(graph: Path) -> None:
         precompile(graph, jd.JaxDelegate())
 
 
+def test_a_directory_that_cannot_be_used(graph: Path, tmp_path: Path) -> None:
+    (tmp_path / "p").write_text("a file")
+    with pytest.warns(jd.CacheWarning, match="compiled programs are not stored"):
+        done = precompile(graph, delegate(tmp_path / "p"))
+    assert (done.stored, done.found) == (0, 0)
+
+
 def test_the_tool(graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "compile",

@@ -62,26 +62,30 @@ class Statistics:
 class ProgramCache:
     """A delegate's view of a cache directory."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """A directory that cannot be trusted is not used, with a CacheWarning."""
-        self._store: ProgramStore | None = None
+    def __init__(self, directory: PrivateDirectory) -> None:
+        self._store = ProgramStore(directory)
         self.compiles_once = False  # wait for a process that compiles the same program
         self.most_bytes: int | None = None  # of all files: the least recently used are removed
         self.statistics = Statistics()
         self._counting = threading.Lock()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> ProgramCache | None:
+        """The cache in a directory; None, and a CacheWarning, if that cannot be used or trusted."""
         try:
-            self._store = ProgramStore(PrivateDirectory.open(path))
+            directory = PrivateDirectory.open(path)
         except OSError as error:
             _warn(f"compiled programs are not stored: {error}")
-            return
-        if self._store.directory.remark is not None:
-            _warn(self._store.directory.remark)
+            return None
+        if directory.remark is not None:
+            _warn(directory.remark)
+        return cls(directory)
 
-    def choices(self, device: Any) -> ChoiceStore | None:
-        """The measured choices for a device; None: the directory is not used."""
+    def choices(self, device: Any) -> ChoiceStore:
+        """The measured choices for a device."""
         from jaxdelegate.cache.choices import ChoiceStore  # noqa: PLC0415 (rarely used)
 
-        return None if self._store is None else ChoiceStore(self._store.directory, device)
+        return ChoiceStore(self._store.directory, device)
 
     # ---- which operators are supported
 
@@ -97,7 +101,7 @@ class ProgramCache:
 
         `specs` has every tensor that the nodes, in order, use.
         """
-        if self._store is None or not nodes or foreign_rule(nodes) is not None:
+        if not nodes or foreign_rule(nodes) is not None:
             return None
         try:
             return Key(
@@ -124,8 +128,6 @@ class ProgramCache:
 
     def record(self, kind: Kind[T], key: Key) -> T | None:
         """The record that is stored under a key; None: none that can be used."""
-        if self._store is None:
-            return None
         try:
             text = records.read(self._store.directory, key, kind.suffix)
             return None if text is None else kind.decoded(text)
@@ -134,8 +136,6 @@ class ProgramCache:
             return None
 
     def save_record(self, kind: Kind[T], key: Key, record: T) -> None:
-        if self._store is None:
-            return
         try:
             records.write(self._store.directory, key, kind.suffix, kind.encoded(record))
         except OSError as error:  # storing the program has warned of it
@@ -145,8 +145,6 @@ class ProgramCache:
         self, record: StartRecord, content: memoryview, weights: DeviceWeights
     ) -> Program:
         """The program that a start record names, its weights on the device; raises LOAD_ERRORS."""
-        if self._store is None:
-            raise LookupError("the cache directory is not used")
         entry = unpack(self._store.directory.read(record.program))
         if entry.file != record.program:
             raise EntryError(f"it belongs under the name {entry.file}")
@@ -176,8 +174,6 @@ class ProgramCache:
         options, model token. None: the program cannot be stored, and a warning or the debug log
         says why.
         """
-        if self._store is None:
-            return None
         if (name := foreign_rule(params.nodes)) is not None:
             _LOGGER.debug("cache: %s has a custom rule, whose source keys do not cover", name)
             return None
@@ -217,12 +213,10 @@ class ProgramCache:
     def _key(
         self, key: Callable[[Part], K], report: Callable[[str], None] | None = None
     ) -> K | None:
-        """What `key` returns for JAX's settings; None: these are not known, or nothing is stored.
+        """What `key` returns for JAX's settings; None: these or the sources are not known.
 
         `report` receives the message if sources are missing; None: it is a warning.
         """
-        if self._store is None:
-            return None
         part = settings_part(self._store.directory)
         if part is None:
             _LOGGER.debug("cache: JAX's settings are not known in this process")
@@ -235,8 +229,6 @@ class ProgramCache:
 
     def load(self, key: ProgramKey, weights: DeviceWeights | ModelWeights) -> Program | None:
         """The stored program, its weights on the device; None: it must be compiled."""
-        if self._store is None:
-            return None
         _log_key(key)
         try:
             entry = self._store.find(key)
@@ -260,7 +252,7 @@ class ProgramCache:
 
         Yields whether another process may have stored the program meanwhile.
         """
-        if self._store is None or not self.compiles_once:
+        if not self.compiles_once:
             yield False
             return
         with locks.program_lock(self._store.directory, key.digest):
@@ -268,8 +260,6 @@ class ProgramCache:
 
     def save(self, key: ProgramKey, program: Program) -> Program:
         """Store a compiled program; returns it with the name of its file."""
-        if self._store is None:
-            return program
         if program.was_read:
             _warn(
                 f"program {key.digest[:12]} is not stored: it was read from JAX's own "
@@ -307,8 +297,7 @@ class ProgramCache:
 
     def _loaded(self, entry: Entry) -> None:
         _LOGGER.debug("cache: program %.12s was loaded", entry.key.digest)
-        if self._store is not None:
-            self._store.directory.touch(entry.file)
+        self._store.directory.touch(entry.file)
         self._count(loaded=1)
 
     def _count(self, *, loaded: int = 0, stored: int = 0) -> None:
@@ -317,7 +306,7 @@ class ProgramCache:
             self.statistics = Statistics(now.loaded + loaded, now.stored + stored)
 
     def _log_miss(self, key: Key) -> None:
-        if self._store is None or not _LOGGER.isEnabledFor(logging.DEBUG):
+        if not _LOGGER.isEnabledFor(logging.DEBUG):
             return
         parts = self._store.nearest(key)
         why = "nothing is stored yet" if parts is None else f"changed: {', '.join(parts)}"

@@ -87,7 +87,7 @@ class Compiler:
         self._lock = threading.Lock()
         self.cache: ProgramCache | None = None
         if options.serialization_dir:
-            self.cache = ProgramCache(options.serialization_dir)
+            self.cache = ProgramCache.open(options.serialization_dir)
 
     @property
     def platform(self) -> str:

@@ -109,7 +109,7 @@ class JaxDelegate(SimpleDelegate):
 
     @property
     def programs(self) -> ProgramCache | None:
-        """The compiled programs on disk; None without `serialization_dir`."""
+        """The compiled programs on disk; None without a `serialization_dir` that can be used."""
         return self.compiler.cache
 
     @property

@@ -57,7 +57,8 @@ def directory(tmp_path: Path) -> Path:
 
 def outcome(delegate: jd.JaxDelegate) -> str:
     """Whether the delegate's only program was "loaded", "stored" or "neither"."""
-    assert delegate.programs is not None
+    if delegate.programs is None:
+        return "neither"
     done = delegate.programs.statistics
     return {(1, 0): "loaded", (0, 1): "stored", (0, 0): "neither"}[done.loaded, done.stored]
 
