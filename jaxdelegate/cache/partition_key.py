@@ -41,38 +41,24 @@ def read_constants(
     return {i: const for i, const in consts.items() if const is not None}
 
 
-class OperatorParts:
-    """The key parts of an open model's operators; remembers those of the latest call.
-
-    Nodes identify the specs of their tensors, too.
-    """
-
-    def __init__(self) -> None:
-        self._latest: tuple[tuple[Node, ...], dict[str, Part]] | None = None
-
-    def of(self, nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
-        """The part of operators in order and their tensors, without the elements of constants.
-
-        A TypeError if the options hold a type whose representation may differ between processes.
-        """
-        latest = self._latest
-        if latest is None or not _are_same(latest[0], nodes):
-            latest = tuple(nodes), {"partition": operators_part(nodes, specs)}
-            self._latest = latest
-        return latest[1]
-
-
-def _are_same(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
-    return len(nodes) == len(others) and all(map(operator.is_, nodes, others))
-
-
 class KnownModel:
     """Digests and key parts that were computed for an open model."""
 
     def __init__(self, constants: ConstantDigests | None = None) -> None:
         self.constants = constants or ConstantDigests()
-        self.operators = OperatorParts()
         self.name = ""  # for people
+        self._latest: tuple[tuple[Node, ...], dict[str, Part]] = (), {}
+
+    def operators(self, nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> dict[str, Part]:
+        """The part of operators in order and their tensors; the latest call's is remembered.
+
+        Nodes identify the specs of their tensors, too. A TypeError as by `operators_part`.
+        """
+        known, part = self._latest
+        if not part or len(known) != len(nodes) or not all(map(operator.is_, known, nodes)):
+            part = {"partition": operators_part(nodes, specs)}
+            self._latest = tuple(nodes), part
+        return part
 
 
 def operators_part(nodes: Sequence[Node], specs: Mapping[int, TensorSpec]) -> Part:

@@ -69,7 +69,7 @@ class ProgramKey(Key):
         parts = {
             **process_parts(settings, device),
             "jax_config": jax_config,
-            **model.operators.of(params.nodes, specs),
+            **model.operators(params.nodes, specs),
             **boundary_parts(params, specs),
             **source_parts(of_subgraphs=of_subgraphs),
             **model_part(of_constants),

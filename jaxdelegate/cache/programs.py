@@ -107,7 +107,7 @@ class ProgramCache:
             return Key(
                 {
                     **process_parts(settings, device),
-                    **model.operators.of(nodes, specs),
+                    **model.operators(nodes, specs),
                     **source_parts(of_subgraphs=calls_subgraphs(nodes)),
                     **model_part(model.constants.of(read_constants(nodes, (), specs))),
                 }
