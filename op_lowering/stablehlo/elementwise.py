@@ -110,13 +110,10 @@ def _lexicographic(compare: _Compare) -> _Compare:
     return run
 
 
+# EQ, NE, GE, GT, LE, LT
 _LAX: dict[StablehloComparisonDirection, _Compare] = {
-    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_EQ: lax.eq,
-    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_NE: lax.ne,
-    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_GE: lax.ge,
-    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_GT: lax.gt,
-    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_LE: lax.le,
-    StablehloComparisonDirection.STABLEHLO_COMPARISON_DIRECTION_LT: lax.lt,
+    direction: getattr(lax, direction.name[-2:].lower())
+    for direction in StablehloComparisonDirection
 }
 
 

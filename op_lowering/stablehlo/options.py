@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Self
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
@@ -123,6 +124,25 @@ class StablehloReduceWindowOptions(Record):
     window_dilations: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()
     body_subgraph_index: int = 0
+
+    @property
+    def complete(self) -> Self:
+        """The options with neutral values for the attributes that are absent."""
+        rank = len(self.window_dimensions)
+        ones = (1,) * rank
+        return dataclasses.replace(
+            self,
+            window_strides=self.window_strides or ones,
+            base_dilations=self.base_dilations or ones,
+            window_dilations=self.window_dilations or ones,
+            padding=self.padding or (0, 0) * rank,
+        )
+
+    @property
+    def widths(self) -> list[tuple[int, int, int]]:
+        """Of complete options: before, after and between the values of each dimension."""
+        gaps = [d - 1 for d in self.base_dilations]
+        return list(zip(self.padding[::2], self.padding[1::2], gaps, strict=True))
 
 
 class StablehloSortOptions(Record):

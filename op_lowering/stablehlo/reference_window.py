@@ -3,9 +3,8 @@
 Sources: the StableHLO specification, kernels/stablehlo_reduce_window.cc.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 from jaxdelegate.op_lowering.stablehlo.reference_body import Apply, Call, elementwise
 from jaxdelegate.op_lowering.stablehlo.reference_shape import (
     Shapes,
-    Widths,
     check,
     check_dims,
     padded,
@@ -79,57 +77,35 @@ def reduce(
 # ---- STABLEHLO_REDUCE_WINDOW
 
 
-@dataclasses.dataclass(frozen=True)
-class _Windows:
-    """One entry for each dimension."""
+def _complete(o: StablehloReduceWindowOptions, rank: int) -> StablehloReduceWindowOptions:
+    o = o.complete
+    columns = (o.window_dimensions, o.window_strides, o.window_dilations, o.base_dilations)
+    fits = all(len(column) == rank for column in columns) and len(o.padding) == 2 * rank
+    check(fits, f"{o} is not for rank {rank}")
+    check(all(min(column, default=1) > 0 for column in columns), f"{o} must be positive")
+    return o
 
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    base_dilations: tuple[int, ...]
-    low: tuple[int, ...]
-    high: tuple[int, ...]
 
-    @classmethod
-    def of(cls, o: StablehloReduceWindowOptions, rank: int) -> Self:
-        """Absent attributes are neutral."""
-        ones, padding = (1,) * rank, o.padding or (0, 0) * rank
-        windows = cls(
-            sizes=o.window_dimensions,
-            strides=o.window_strides or ones,
-            dilations=o.window_dilations or ones,
-            base_dilations=o.base_dilations or ones,
-            low=padding[::2],
-            high=padding[1::2],
-        )
-        columns = dataclasses.astuple(windows)
-        check(all(len(column) == rank for column in columns), f"{o} is not for rank {rank}")
-        steps = (value for column in columns[:4] for value in column)
-        check(all(value > 0 for value in steps), f"{windows} must be positive")
-        return windows
-
-    @property
-    def widths(self) -> Widths:
-        gaps = [d - 1 for d in self.base_dilations]
-        return list(zip(self.low, self.high, gaps, strict=True))
-
-    def places(self, shape: Shape) -> Shape:
-        lengths = shape_of_padded(shape, self.widths)
-        rows = zip(lengths, self.sizes, self.dilations, self.strides, strict=True)
-        return tuple(max(n - ((k - 1) * d + 1) + s, 0) // s for n, k, d, s in rows)
+def _places(o: StablehloReduceWindowOptions, shape: Shape) -> Shape:
+    lengths = shape_of_padded(shape, o.widths)
+    rows = zip(lengths, o.window_dimensions, o.window_dilations, o.window_strides, strict=True)
+    return tuple(max(n - ((k - 1) * d + 1) + s, 0) // s for n, k, d, s in rows)
 
 
 def _slide(
-    windows: _Windows, body: Apply, operands: Sequence[Array], starts: Sequence[Array]
+    o: StablehloReduceWindowOptions,
+    body: Apply,
+    operands: Sequence[Array],
+    starts: Sequence[Array],
 ) -> tuple[Array, ...]:
     """Each result combines its initial value with the window's elements in row-major order."""
-    places = windows.places(operands[0].shape)
-    filled = [padded(x, a, windows.widths) for x, a in zip(operands, starts, strict=True)]
+    places = _places(o, operands[0].shape)
+    filled = [padded(x, a, o.widths) for x, a in zip(operands, starts, strict=True)]
     results = tuple(np.full(places, a.reshape(()), a.dtype) for a in starts)
     if 0 in places:
         return results
-    for tap in np.ndindex(*windows.sizes):
-        rows = zip(tap, windows.dilations, places, windows.strides, strict=True)
+    for tap in np.ndindex(*o.window_dimensions):
+        rows = zip(tap, o.window_dilations, places, o.window_strides, strict=True)
         reads = tuple(slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in rows)
         results = body(*results, *(x[reads] for x in filled))
     return results
@@ -138,7 +114,7 @@ def _slide(
 def window_shapes(o: StablehloReduceWindowOptions, inputs: Specs) -> Shapes:
     operands = _operands(inputs)
     shape = operands[0].shape
-    return (_Windows.of(o, len(shape)).places(shape),) * len(operands)
+    return (_places(_complete(o, len(shape)), shape),) * len(operands)
 
 
 def reduce_window(
@@ -146,7 +122,7 @@ def reduce_window(
 ) -> tuple[Array, ...]:
     reject_quantized(inputs)
     n, body = len(outputs), _reducer(call, o.body_subgraph_index, outputs)
-    return _slide(_Windows.of(o, arrays[0].ndim), body, arrays[:n], arrays[n:])
+    return _slide(_complete(o, arrays[0].ndim), body, arrays[:n], arrays[n:])
 
 
 # ---- REDUCE_WINDOW
@@ -162,10 +138,10 @@ _FUNCTIONS: dict[ReduceWindowFunction, Callable[[Array, Array], Any]] = {
 }
 
 
-def _builtin(sizes: Array, strides: Array, dilations: Array) -> _Windows:
+def _builtin(sizes: Array, strides: Array, dilations: Array) -> StablehloReduceWindowOptions:
     size, stride, dilation = (tuple(a.tolist()) for a in (sizes, strides, dilations))
     options = StablehloReduceWindowOptions(size, stride, window_dilations=dilation)
-    return _Windows.of(options, len(size))
+    return _complete(options, len(size))
 
 
 def builtin_shape(_o: ReduceWindowOptions, inputs: Specs) -> Shapes:
@@ -174,7 +150,7 @@ def builtin_shape(_o: ReduceWindowOptions, inputs: Specs) -> Shapes:
     if sizes is None or strides is None or dilations is None:
         return (None,)
     check(len(sizes) == len(inputs[0].shape), f"windows {sizes} are not for {inputs[0].shape}")
-    return (_builtin(sizes, strides, dilations).places(inputs[0].shape),)
+    return (_places(_builtin(sizes, strides, dilations), inputs[0].shape),)
 
 
 def builtin_reduce_window(

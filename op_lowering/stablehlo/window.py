@@ -134,75 +134,59 @@ def _reduce(reducer: _Reducer, operands: Arrays, starts: Arrays, dims: Sequence[
 # ---- STABLEHLO_REDUCE_WINDOW
 
 
-@dataclasses.dataclass(frozen=True)
-class _Windows:
-    """Windows over padded operands, one entry for each dimension."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    padding: tuple[tuple[int, int, int], ...]  # low, high, between elements
-
-    @classmethod
-    def of(cls, o: StablehloReduceWindowOptions) -> Self:
-        """An absent attribute is neutral."""
-        rank = len(o.window_dimensions)
-        flat = o.padding or (0,) * 2 * rank
-        gaps = [d - 1 for d in o.base_dilations or (1,) * rank]
-        return cls(
-            sizes=o.window_dimensions,
-            strides=o.window_strides or (1,) * rank,
-            dilations=o.window_dilations or (1,) * rank,
-            padding=tuple(zip(flat[::2], flat[1::2], gaps, strict=False)),
-        )
-
-    def read(self, padded: jax.Array, tap: Sequence[int], out: Shape) -> jax.Array:
-        """[*padded] -> [*out]: the element at one position of all windows, as a strided slice."""
-        first = [t * d for t, d in zip(tap, self.dilations, strict=True)]
-        ends = zip(first, out, self.strides, strict=True)
-        return lax.slice(padded, first, [a + (n - 1) * s + 1 for a, n, s in ends], self.strides)
+def _read(
+    o: StablehloReduceWindowOptions, padded: jax.Array, tap: Sequence[int], out: Shape
+) -> jax.Array:
+    """[*padded] -> [*out]: the element at one position of all windows, as a strided slice."""
+    first = [t * d for t, d in zip(tap, o.window_dilations, strict=True)]
+    ends = zip(first, out, o.window_strides, strict=True)
+    return lax.slice(padded, first, [a + (n - 1) * s + 1 for a, n, s in ends], o.window_strides)
 
 
 def _slide(
-    reducer: _Reducer, windows: _Windows, operands: Arrays, starts: Arrays, out: Shape
+    reducer: _Reducer,
+    o: StablehloReduceWindowOptions,
+    operands: Arrays,
+    starts: Arrays,
+    out: Shape,
 ) -> Arrays:
     """Reduce every window, in row-major order; each result starts with its initial value."""
-    wide = [padded(x, a, windows.padding) for x, a in zip(operands, starts, strict=True)]
+    wide = [padded(x, a, o.widths) for x, a in zip(operands, starts, strict=True)]
     results: Arrays = [jnp.full(out, a, a.dtype) for a in starts]
-    if math.prod(windows.sizes) <= _MOST_TAPS:
-        for tap in np.ndindex(*windows.sizes):
-            results = reducer.pairs(results, [windows.read(x, tap, out) for x in wide])
+    if math.prod(o.window_dimensions) <= _MOST_TAPS:
+        for tap in np.ndindex(*o.window_dimensions):
+            results = reducer.pairs(results, [_read(o, x, tap, out) for x in wide])
         return results
     if reducer.folds is None:
-        return list(_reduce_window(windows, wide, starts, reducer.pairs))
+        return list(_reduce_window(o, wide, starts, reducer.pairs))
     folded = [
-        _reduce_window(windows, x, fold.start(x.dtype), fold.function)
+        _reduce_window(o, x, fold.start(x.dtype), fold.function)
         for fold, x in zip(reducer.folds, wide, strict=True)
     ]
     return reducer.pairs(results, folded)
 
 
-def _reduce_window(windows: _Windows, padded: Any, starts: Any, function: Any) -> Any:
+def _reduce_window(o: StablehloReduceWindowOptions, padded: Any, starts: Any, function: Any) -> Any:
     return lax.reduce_window(
         padded,
         starts,
         function,
-        windows.sizes,
-        windows.strides,
-        padding=[(0, 0)] * len(windows.sizes),
-        window_dilation=windows.dilations,
+        o.window_dimensions,
+        o.window_strides,
+        padding=[(0, 0)] * len(o.window_dimensions),
+        window_dilation=o.window_dilations,
     )
 
 
-def _lower_windows(windows: _Windows, reducer: _Reducer, outputs: Specs) -> Function:
-    n, out = len(outputs), outputs[0].shape
+def _lower_windows(o: StablehloReduceWindowOptions, reducer: _Reducer, outputs: Specs) -> Function:
+    n, out, complete = len(outputs), outputs[0].shape, o.complete
     if math.prod(out) == 0:
         return nothing(outputs)
 
     def reduce_window(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         operands = reducer.upcast(arrays[:n])
         starts = [a.reshape(()) for a in reducer.upcast(arrays[n : 2 * n])]
-        reduced = _slide(reducer, windows, operands, starts, out)
+        reduced = _slide(reducer, complete, operands, starts, out)
         return tuple(y.astype(spec.dtype) for y, spec in zip(reduced, outputs, strict=True))
 
     return reduce_window
@@ -211,7 +195,7 @@ def _lower_windows(windows: _Windows, reducer: _Reducer, outputs: Specs) -> Func
 def _lower_reduce_window(op: Op[StablehloReduceWindowOptions]) -> Function:
     dtypes = [spec.dtype for spec in op.outputs]
     reducer = _Reducer.of(op.context, op.options.body_subgraph_index, dtypes)
-    return _lower_windows(_Windows.of(op.options), reducer, op.outputs)
+    return _lower_windows(op.options, reducer, op.outputs)
 
 
 # ---- REDUCE_WINDOW
@@ -240,11 +224,6 @@ _FUNCTIONS: dict[ReduceWindowFunction, _Pair] = {
 }
 
 
-def _options_of(inputs: Specs) -> StablehloReduceWindowOptions:
-    sizes, strides, dilations = map(integers, inputs[2:5])
-    return StablehloReduceWindowOptions(sizes, strides, (), dilations)
-
-
 def _why_not_builtin(op: Op[ReduceWindowOptions]) -> str | None:
     x, function = op.inputs[0], op.options.reduce_function
     return (
@@ -257,12 +236,14 @@ def _why_not_builtin(op: Op[ReduceWindowOptions]) -> str | None:
 def _lower_builtin(op: Op[ReduceWindowOptions]) -> Function:
     function = _FUNCTIONS[op.options.reduce_function]
     wide = op.context.precision.accumulator(op.outputs[0].dtype)
+    sizes, strides, dilations = map(integers, op.inputs[2:5])
+    options = StablehloReduceWindowOptions(sizes, strides, (), dilations)
 
     def pairs(x: Arrays, y: Arrays) -> Arrays:
         return [function(x[0], y[0])]
 
     reducer = _Reducer(pairs, folds=None, wide=(wide,))
-    return _lower_windows(_Windows.of(_options_of(op.inputs)), reducer, op.outputs)
+    return _lower_windows(options, reducer, op.outputs)
 
 
 _SIZES = Input(dtypes(np.int64), is_constant=True)
