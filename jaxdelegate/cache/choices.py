@@ -45,8 +45,13 @@ class ChoiceStore:
         try:
             key = self._key()
             confirm(of_subgraphs=False)
-            content = _packed(key, {**self.read(), **choices})
-            self._directory.write(_file(key), [content])
+            rows = sorted({**self.read(), **choices}.items())
+            content = {
+                "format": _FORMAT,
+                "key": key.as_json(),
+                "choices": {name: dataclasses.asdict(choice) for name, choice in rows},
+            }
+            self._directory.write(_file(key), [json.dumps(content, indent=1).encode()])
         except (SourceError, OSError) as error:
             _warn(f"autotuning results are not stored: {error}")
 
@@ -71,12 +76,6 @@ class ChoiceStore:
 
 def _file(key: Key) -> str:
     return f"{key.digest}{SUFFIX}"
-
-
-def _packed(key: Key, choices: Mapping[str, Choice]) -> bytes:
-    rows = {name: dataclasses.asdict(choice) for name, choice in sorted(choices.items())}
-    content = {"format": _FORMAT, "key": key.as_json(), "choices": rows}
-    return json.dumps(content, indent=1).encode()
 
 
 def _unpacked(content: bytes) -> dict[str, Choice]:

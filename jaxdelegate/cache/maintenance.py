@@ -120,7 +120,9 @@ def prune(directory: PathLike, max_bytes: int) -> Pruned:
     entries.sort(key=lambda entry: _recency(now - files.modified(entry.file)), reverse=True)
     while entries and _kept_bytes(files, entries) > max_bytes:
         removed.append(entries.pop().file)
-    if are_all_checked and not _has_new_programs(files, names):  # these may refer to any weights
+    new = set(files.names()).difference(names)
+    # New programs may refer to any weights.
+    if are_all_checked and not any(name.endswith(".program") for name in new):
         removed += _orphans(names, entries)
     for name in removed:
         files.remove(name)
@@ -135,10 +137,6 @@ def _recency(unused: float) -> tuple[bool, float]:
     forever, or hide what is used now.
     """
     return unused > -_CLOCKS_DIFFER, -unused
-
-
-def _has_new_programs(files: PrivateDirectory, names: Sequence[str]) -> bool:
-    return any(name.endswith(".program") for name in set(files.names()).difference(names))
 
 
 def _orphans(names: Sequence[str], kept: Sequence[Entry]) -> Iterator[str]:

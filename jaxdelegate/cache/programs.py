@@ -229,7 +229,8 @@ class ProgramCache:
 
     def load(self, key: ProgramKey, weights: DeviceWeights | ModelWeights) -> Program | None:
         """The stored program, its weights on the device; None: it must be compiled."""
-        _log_key(key)
+        for name, part in key.parts.items():
+            _LOGGER.debug("cache key %.12s: %s %s %s", key.digest, name, part.digest, part.text)
         try:
             entry = self._store.find(key)
             if entry is None:
@@ -328,11 +329,6 @@ def _warn_of_other_versions(store: ProgramStore) -> None:
             "use: models are compiled again. To remove old programs: jaxdelegate cache prune "
             f"--jax_serialization_dir={path} --max_size=10G"
         )
-
-
-def _log_key(key: Key) -> None:
-    for name, part in key.parts.items():
-        _LOGGER.debug("cache key %.12s: %s %s %s", key.digest, name, part.digest, part.text)
 
 
 def _warn(message: str) -> None:

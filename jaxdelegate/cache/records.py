@@ -72,15 +72,12 @@ def _digest(key: Key, text: bytes) -> bytes:
 Verdicts = Mapping[int, str | None]  # by operator: why it stays on the host; None: it is delegated
 
 
-def _verdicts_text(verdicts: Verdicts) -> bytes:
-    return json.dumps(sorted(verdicts.items())).encode()
-
-
-def _verdicts(text: bytes) -> Verdicts:
-    return {int(index): reason for index, reason in json.loads(text)}
-
-
-VERDICTS = Kind("support verdicts", ".support", _verdicts_text, _verdicts)
+VERDICTS: Kind[Verdicts] = Kind(
+    "support verdicts",
+    ".support",
+    lambda verdicts: json.dumps(sorted(verdicts.items())).encode(),
+    lambda text: {int(index): reason for index, reason in json.loads(text)},
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -262,15 +262,12 @@ def check_host() -> None:
             "Interpreter of its successor ai_edge_litert >= 1.4, or jaxdelegate's"
         )
     for package, oldest in _HOSTS.items():
-        if package in sys.modules and _numbers(host_version(package)) < oldest:
+        version = host_version(package) if package in sys.modules else None
+        if version is not None and tuple(map(int, version.split(".")[:2])) < oldest:
             raise InterpreterError(
-                f"{package} {host_version(package)} is too old for Python delegates: use "
+                f"{package} {version} is too old for Python delegates: use "
                 f"{oldest[0]}.{oldest[1]} or newer, or jaxdelegate.Interpreter"
             )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")[:2]))
 
 
 def host_version(package: str) -> str:

@@ -64,10 +64,8 @@ class _Halves:
         half.name, half.buffer = wide.name, self._buffer(wide.buffer, values)
         wide.buffer = 0
         wide.name = (wide.name or b"") + _SUFFIX
-        operator = schema.OperatorT()
-        operator.opcodeIndex = self._file.builtin_code(_DEQUANTIZE, _VERSION)
-        operator.inputs = [self._file.add_tensor(subgraph, half)]
-        operator.outputs = [index]
+        source = self._file.add_tensor(subgraph, half)
+        operator = self._file.operator(_DEQUANTIZE, _VERSION, source, index)
         self._first.setdefault(subgraph, []).append(operator)
 
     def content(self) -> bytes:

@@ -27,6 +27,7 @@ _QUANTIZE_FIRST = (
 _POINTS = {TensorType.INT8: 0, TensorType.UINT8: 128}  # zero points of the same values
 _QUANTIZED = (*_POINTS, TensorType.INT16)
 _FLOAT = TensorType.FLOAT32
+_QUANTIZE, _DEQUANTIZE = schema.BuiltinOperator.QUANTIZE, schema.BuiltinOperator.DEQUANTIZE
 # The versions of QUANTIZE and DEQUANTIZE; source: lite/tools/versioning/op_version.cc.
 _TO_INTEGERS = {TensorType.INT8: 1, TensorType.UINT8: 1, TensorType.INT16: 2}
 _TO_FLOATS = {TensorType.INT8: 2, TensorType.UINT8: 1, TensorType.INT16: 3}
@@ -173,15 +174,15 @@ class _Ends:
         new.quantization = None if wanted is _FLOAT else _shifted(core, wanted)
         index = self._file.add_tensor(self.index, new)
         self._replace(side, integers, index)
-        kind = self._tensors[integers].type
+        kind, operator = self._tensors[integers].type, self._file.operator
         changed = new if self._is_end(integers) else core
         changed.name = (core.name or b"") + f"_{TensorType(changed.type).name.lower()}".encode()
         if side == "inputs":
-            self._first.append(self._operator("QUANTIZE", _TO_INTEGERS[kind], index, integers))
+            self._first.append(operator(_QUANTIZE, _TO_INTEGERS[kind], index, integers))
         elif wanted is _FLOAT:
-            self._last.append(self._operator("DEQUANTIZE", _TO_FLOATS[kind], integers, index))
+            self._last.append(operator(_DEQUANTIZE, _TO_FLOATS[kind], integers, index))
         else:
-            self._last.append(self._operator("QUANTIZE", _TO_INTEGERS[wanted], integers, index))
+            self._last.append(operator(_QUANTIZE, _TO_INTEGERS[wanted], integers, index))
 
     def _is_end(self, index: int) -> bool:
         return index in [*self._table.inputs, *self._table.outputs]
@@ -194,12 +195,6 @@ class _Ends:
             for entry in getattr(signature, side) or []:
                 if signature.subgraphIndex == self.index and entry.tensorIndex == old:
                     entry.tensorIndex = new
-
-    def _operator(self, name: str, version: int, source: int, result: int) -> Any:
-        t = schema.OperatorT()
-        t.opcodeIndex = self._file.builtin_code(getattr(schema.BuiltinOperator, name), version)
-        t.inputs, t.outputs = [source], [result]
-        return t
 
 
 def _is_quantized(tensor: Tensor) -> bool:

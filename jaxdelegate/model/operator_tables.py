@@ -26,7 +26,7 @@ def _names(enumeration: type) -> dict[int, str]:
 
 
 _OPERATORS = _names(schema.BuiltinOperator)
-_UNIONS = {
+UNIONS = {  # the tables of options by number
     "builtin_options": _names(schema.BuiltinOptions),
     "builtin_options_2": _names(schema.BuiltinOptions2),
 }
@@ -81,7 +81,9 @@ class OptionsReader:
         except _ERRORS as error:
             self._fail(table, code, kind, error)
         _charge(table, "builtin_options", vars(options).values())
-        return _fitting(code, options), b""
+        # LiteRT ignores the options of another operator.
+        fits = isinstance(options, options_class(code.name))
+        return options if fits else default_options(code.name), b""
 
     def _read_custom(self, table: Table, code: OperatorCode) -> tuple[Options, bytes]:
         field, start, size = _custom_span(self._file, table)
@@ -120,7 +122,7 @@ def _without_table(options: Options) -> Options:
 
 
 def _options_table(table: Table) -> tuple[str, str | None]:
-    for union, names in _UNIONS.items():
+    for union, names in UNIONS.items():
         kind = table.scalar(f"{union}_type", UINT8)
         if kind not in names:
             rule = f"must be an options table of the schema, at most {max(names)}"
@@ -150,12 +152,6 @@ def _custom_span(file: Flatbuffer, table: Table) -> tuple[str, int, int]:
 def _charge(table: Table, field: str, values: Collection[object]) -> None:
     numbers = sum(len(v) for v in values if isinstance(v, tuple))
     table.charge(field, 4 * numbers + sum(len(v) for v in values if isinstance(v, str | bytes)))
-
-
-def _fitting(code: OperatorCode, options: Options) -> Options:
-    """Options of another operator are ignored, as in LiteRT."""
-    fits = isinstance(options, options_class(code.name))
-    return options if fits else default_options(code.name)
 
 
 def called_subgraphs(options: Options) -> list[tuple[str, int]]:

@@ -35,7 +35,9 @@ def with_part(file: Model, part: Model, purpose: str) -> bytes:
     if part.signatures is not file.signatures:
         t.signatureDefs = [_signature(s) for s in part.signatures]
     if part.metadata is not file.metadata:
-        t.metadata = [m for m in t.metadata or [] if _text(m.name) in part.metadata]
+        names = [(m.name or b"").decode(errors="replace") for m in t.metadata or []]
+        pairs = zip(t.metadata or [], names, strict=True)
+        t.metadata = [m for m, name in pairs if name in part.metadata]
         t.metadataBuffer = None
     for old, new in zip(file.subgraphs, part.subgraphs, strict=True):
         if new is not old:
@@ -114,7 +116,11 @@ def _drop_subgraphs(t: Any, part: Model) -> None:
         subgraph = pending.pop()
         if subgraph not in reached:
             reached.add(subgraph)
-            pending += [i for o in part.subgraphs[subgraph].operators for i in _calls(o.options)]
+            pending += [
+                i
+                for o in part.subgraphs[subgraph].operators
+                for _, i in called_subgraphs(o.options)
+            ]
     kept = sorted(reached)
     if len(kept) == len(t.subgraphs):
         return
@@ -129,10 +135,6 @@ def _drop_subgraphs(t: Any, part: Model) -> None:
     t.subgraphs = [t.subgraphs[i] for i in kept]
 
 
-def _calls(options: Options) -> list[int]:
-    return [index for _, index in called_subgraphs(options)]
-
-
 def _renumbered(options: Options, number: Mapping[int, int]) -> Options:
     """The options with other indices of the subgraphs that the operator calls."""
     new: dict[str, Any] = {}
@@ -141,7 +143,3 @@ def _renumbered(options: Options, number: Mapping[int, int]) -> Options:
         is_several = isinstance(old, tuple)
         new[field] = tuple(number[i] for i in old) if is_several else number[old]
     return dataclasses.replace(options, **new) if new else options
-
-
-def _text(name: bytes | None) -> str:
-    return (name or b"").decode(errors="replace")

@@ -21,17 +21,11 @@ from jaxdelegate.model import archive
 from jaxdelegate.model.flatbuffer import UINT8, Flatbuffer, Table
 from jaxdelegate.model.front import has_unknown_fields
 from jaxdelegate.model.layout import LAYOUT
+from jaxdelegate.model.operator_tables import UNIONS
 from jaxdelegate.model.records import Model
 from jaxdelegate.text import printable
 
 _ALIGNMENT = 16  # of a buffer's data
-_UNIONS = {
-    field: {number: name for name, number in vars(union).items() if isinstance(number, int)}
-    for field, union in (
-        ("builtin_options", schema.BuiltinOptions),
-        ("builtin_options_2", schema.BuiltinOptions2),
-    )
-}
 _ORDERS = "model_control_dependencies"  # metadata that refers to operators by index
 _MAX_GROWTH = 4  # times the file's size: shared bytes are copied
 _MAX_BYTES = 2**31 - 1  # of a flatbuffer
@@ -74,7 +68,7 @@ class Rewriting:
         self.t.subgraphs[subgraph].tensors.append(tensor)
         return len(self.t.subgraphs[subgraph].tensors) - 1
 
-    def operator_code(self, code: Any) -> int:
+    def _operator_code(self, code: Any) -> int:
         """The index of an OperatorCodeT, which is added if the file does not have it."""
         for i, other in enumerate(self.t.operatorCodes):
             if vars(other) == vars(code):
@@ -82,12 +76,14 @@ class Rewriting:
         self.t.operatorCodes.append(code)
         return len(self.t.operatorCodes) - 1
 
-    def builtin_code(self, operator: int, version: int) -> int:
-        """The index of the code of a builtin operator with a number below 127."""
-        code = schema.OperatorCodeT()
-        code.builtinCode = code.deprecatedBuiltinCode = operator
+    def operator(self, builtin: int, version: int, source: int, result: int) -> Any:
+        """An OperatorT of one tensor, whose builtin operator has a number below 127."""
+        code, t = schema.OperatorCodeT(), schema.OperatorT()
+        code.builtinCode = code.deprecatedBuiltinCode = builtin
         code.version = version
-        return self.operator_code(code)
+        t.opcodeIndex = self._operator_code(code)
+        t.inputs, t.outputs = [source], [result]
+        return t
 
     def with_version(self, index: int, version: int) -> int:
         """The index of an operator code with at least this version."""
@@ -95,7 +91,7 @@ class Rewriting:
             return index
         code = copy.copy(self.t.operatorCodes[index])
         code.version = version
-        return self.operator_code(code)
+        return self._operator_code(code)
 
     def drop_tensors(self, subgraph: int, candidates: Collection[int]) -> None:
         """Remove those of the tensors `candidates` to which nothing refers."""
@@ -258,7 +254,7 @@ def _options(table: Table) -> dict[int, int]:
     if table.kind != "Operator":
         return {}
     found = {}
-    for field, names in _UNIONS.items():
+    for field, names in UNIONS.items():
         name, at = names.get(table.scalar(f"{field}_type", UINT8), "NONE"), table.target(field)
         if at and name != "NONE":
             found[at] = _field_count(name)

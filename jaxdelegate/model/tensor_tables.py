@@ -126,16 +126,13 @@ def with_block_values(
         return quantization
     scale = value_of(blocks.scales)
     points = None if blocks.zero_points < 0 else value_of(blocks.zero_points)
+    are_integers = points is not None and (points.dtype.kind in "iu" or points.dtype in BITS)
     blocks = dataclasses.replace(
         blocks,
         scale=scale if scale is not None and scale.dtype in FLOATS else None,
-        zero_point=points if points is not None and _is_integer(points.dtype) else None,
+        zero_point=points if are_integers else None,
     )
     return dataclasses.replace(quantization, blockwise=blocks)
-
-
-def _is_integer(dtype: np.dtype) -> bool:
-    return dtype.kind in "iu" or dtype in BITS
 
 
 def _check_scales(

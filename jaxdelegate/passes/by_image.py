@@ -33,7 +33,8 @@ def why_not_by_image(
     counts = {specs[i].shape[0] if specs[i].shape else 0 for i in inputs}
     if len(counts) != 1 or min(counts) < 1:
         return "its inputs do not hold the same number of images"
-    variable = next((i for op in operators for i in op.inputs if _is_variable(specs, i)), None)
+    read = (i for op in operators for i in op.inputs if i in specs)
+    variable = next((i for i in read if specs[i].is_variable), None)
     if variable is not None:
         return f"tensor {variable} {specs[variable].name!r} is state"
     pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
@@ -66,10 +67,6 @@ def split_by_image(
             return split, operator
         split.update(operator.outputs)
     return split, None
-
-
-def _is_variable(specs: Mapping[int, TensorSpec], index: int) -> bool:
-    return index in specs and specs[index].is_variable
 
 
 def _is_as_for_one(

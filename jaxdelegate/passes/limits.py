@@ -48,7 +48,11 @@ class Limits:
         for index, spec in specs:
             # Kernels loop over every dimension, so the others must not be huge if one is empty.
             is_empty = 0 in spec.shape
-            nbytes = spec_bytes(_without_empty(spec)) if is_empty else own_bytes(spec)
+            nbytes = own_bytes(spec)
+            if is_empty:
+                nbytes = spec_bytes(
+                    dataclasses.replace(spec, shape=tuple(filter(None, spec.shape)))
+                )
             if nbytes > self.max_tensor_bytes:
                 empty = ", not counting empty dimensions" * is_empty
                 raise InterpreterError(
@@ -107,10 +111,6 @@ def spec_bytes(spec: TensorSpec) -> int:
     if spec.is_dynamic or spec.dtype.hasobject:
         return 0
     return math.prod(spec.shape) * spec.dtype.itemsize
-
-
-def _without_empty(spec: TensorSpec) -> TensorSpec:
-    return dataclasses.replace(spec, shape=tuple(filter(None, spec.shape)))
 
 
 def own_bytes(spec: TensorSpec) -> int:

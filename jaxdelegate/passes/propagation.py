@@ -341,7 +341,11 @@ def _computed(
     """The operator's results. Large ones are cached for all plans of an open model."""
     consts = tuple(None if spec is None else spec.const for spec in inputs)
     known = _COMPUTED.get(operator)
-    if known is not None and known[0] is kernel and _are_same(known[1], consts):
+    if (
+        known is not None
+        and known[0] is kernel
+        and all(a is b for a, b in zip(known[1], consts, strict=True))
+    ):
         return known[2]
     read = as_read(record_of(operator.name), inputs, outputs)
     operands = [_stand_in(spec, as_it_is=kernel.takes_packed) for spec in inputs]
@@ -351,10 +355,6 @@ def _computed(
     if is_complete and sum(array.nbytes for array in arrays) >= _SHARED_BYTES:
         _COMPUTED[operator] = kernel, consts, arrays
     return arrays
-
-
-def _are_same(arrays: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(arrays) == len(others) and all(a is b for a, b in zip(arrays, others, strict=True))
 
 
 def check_dtypes(outputs: Specs, results: Iterable[np.ndarray]) -> None:
