@@ -6,7 +6,7 @@ tables `KERNELS`, its other modules the tables `RULES` and `FUSED`.
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 FAMILIES = (
@@ -48,26 +48,26 @@ def is_reference(module: str) -> bool:
     return module == "reference" or module.startswith("reference_")
 
 
-def option_modules() -> Iterator[ModuleType]:
+def option_modules(families: Sequence[str] = FAMILIES) -> Iterator[ModuleType]:
     """The modules of options and records. They import no jax."""
-    for family in FAMILIES:
+    for family in families:
         yield importlib.import_module(f"jaxdelegate.op_lowering.{family}.options")
 
 
-def reference_modules() -> Iterator[ModuleType]:
+def reference_modules(families: Sequence[str] = FAMILIES) -> Iterator[ModuleType]:
     """The modules of numpy kernels. They import no jax."""
-    return (_import(family, name) for family, name in _modules() if is_reference(name))
+    return (_import(family, name) for family, name in _modules(families) if is_reference(name))
 
 
-def rule_modules() -> Iterator[ModuleType]:
+def rule_modules(families: Sequence[str] = FAMILIES) -> Iterator[ModuleType]:
     """The modules of rules and what rules use. They import jax."""
-    for family, name in _modules():
+    for family, name in _modules(families):
         if name != "options" and not is_reference(name):
             yield _import(family, name)
 
 
-def _modules() -> Iterator[tuple[str, str]]:
-    for family in FAMILIES:
+def _modules(families: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for family in families:
         package = importlib.import_module(f"jaxdelegate.op_lowering.{family}")
         for module in pkgutil.iter_modules(package.__path__):
             yield family, module.name

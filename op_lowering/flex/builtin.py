@@ -2,29 +2,17 @@
 
 from typing import Any
 
-from jaxdelegate.op_lowering.comparison import rule as comparison
-from jaxdelegate.op_lowering.convolution import rule as convolution
-from jaxdelegate.op_lowering.convolution import transpose_conv
-from jaxdelegate.op_lowering.elementwise import rule as elementwise
+from jaxdelegate.op_lowering.families import rule_modules
 from jaxdelegate.op_lowering.flex import options as flex
-from jaxdelegate.op_lowering.flex.options import BUILTIN, translated
-from jaxdelegate.op_lowering.layout import rule as layout
-from jaxdelegate.op_lowering.matmul import rule as matmul
-from jaxdelegate.op_lowering.normalization import rule as normalization
-from jaxdelegate.op_lowering.padding import rule as padding
-from jaxdelegate.op_lowering.pooling import rule as pooling
+from jaxdelegate.op_lowering.flex.options import BUILTIN, FAMILIES, translated
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, table
-from jaxdelegate.op_lowering.slicing import rule as slicing
-from jaxdelegate.op_lowering.sorting import rule as sorting
 
 _Op = Op[FlexOptions]
-_MODULES = (
-    *(comparison, convolution, elementwise, layout, matmul, normalization, padding),
-    *(pooling, slicing, sorting, transpose_conv),
-)
 _RULES: dict[str, OpRule] = {
-    name: rule for module in _MODULES for name, rule in module.RULES.items()
+    name: rule
+    for module in rule_modules(FAMILIES)
+    for name, rule in getattr(module, "RULES", {}).items()
 }
 
 

@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.comparison import options as comparison
 from jaxdelegate.op_lowering.convolution import options as convolution
-from jaxdelegate.op_lowering.elementwise import options as elementwise
-from jaxdelegate.op_lowering.layout import options as layout
+from jaxdelegate.op_lowering.families import option_modules
 from jaxdelegate.op_lowering.matmul import options as matmul
 from jaxdelegate.op_lowering.normalization import options as normalization
-from jaxdelegate.op_lowering.padding import options as padding
 from jaxdelegate.op_lowering.pooling import options as pooling
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import Padding
@@ -26,7 +23,6 @@ from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, sums_products, table
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.slicing import options as slicing
-from jaxdelegate.op_lowering.sorting import options as sorting
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 _LETTERS = string.ascii_letters
@@ -73,12 +69,14 @@ def _matrices(o: FlexOptions) -> Options:
 
 
 _Translation = Callable[[FlexOptions], Options | str]
+# The families of the builtin operators.
+FAMILIES = (
+    *("comparison", "convolution", "elementwise", "layout", "matmul", "normalization"),
+    *("padding", "pooling", "slicing", "sorting"),
+)
 _OF_BUILTIN: dict[str, type[Options]] = {
     name: record.options
-    for module in (
-        *(comparison, convolution, elementwise, layout, matmul, normalization, padding, pooling),
-        *(slicing, sorting),
-    )
+    for module in option_modules(FAMILIES)
     for name, record in module.RECORDS.items()
 }
 # The builtin operator, and its options, unless they are the defaults.

@@ -1,28 +1,16 @@
 """TensorFlow's operators that a builtin operator computes: its kernel with translated options."""
 
-from jaxdelegate.op_lowering.comparison import reference as comparison
-from jaxdelegate.op_lowering.convolution import reference as convolution
-from jaxdelegate.op_lowering.convolution import reference_transpose_conv as transpose_conv
-from jaxdelegate.op_lowering.elementwise import reference as elementwise
-from jaxdelegate.op_lowering.flex.options import BUILTIN, translated
-from jaxdelegate.op_lowering.layout import reference as layout
-from jaxdelegate.op_lowering.matmul import reference as matmul
-from jaxdelegate.op_lowering.normalization import reference as normalization
-from jaxdelegate.op_lowering.padding import reference as padding
-from jaxdelegate.op_lowering.pooling import reference as pooling
+from jaxdelegate.op_lowering.families import reference_modules
+from jaxdelegate.op_lowering.flex.options import BUILTIN, FAMILIES, translated
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.slicing import reference as slicing
-from jaxdelegate.op_lowering.sorting import reference as sorting
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
 
-_MODULES = (
-    *(comparison, convolution, elementwise, layout, matmul, normalization, padding),
-    *(pooling, slicing, sorting, transpose_conv),
-)
 _KERNELS: dict[str, Kernel] = {
-    name: kernel for module in _MODULES for name, kernel in module.KERNELS.items()
+    name: kernel
+    for module in reference_modules(FAMILIES)
+    for name, kernel in getattr(module, "KERNELS", {}).items()
 }
 
 
