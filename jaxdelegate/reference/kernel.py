@@ -15,6 +15,8 @@ from jaxdelegate.op_lowering.spec import Shape, Specs
 Array = np.ndarray
 # `Any` options are those of the operator's record; tests/test_registry.py compares the two.
 Run = Callable[..., tuple[Array, ...]]  # (options, inputs, outputs, *arrays) -> outputs, new states
+# (options, *arrays) -> a result, or several, in any dtype.
+Function = Callable[..., Any]
 InitialState = Callable[[Any], tuple[Array, ...]]
 Shapes = Callable[[Any, Specs], tuple[Shape | None, ...]]
 
@@ -98,6 +100,25 @@ class Kernel:
     ) -> tuple[Array, ...]:
         """Run the kernel."""
         return self.run(options, inputs, outputs, *arrays)
+
+
+def as_run(function: Function) -> Run:
+    """A kernel's `run` that stores the function's results in the dtypes of the outputs."""
+
+    def run(o: Options, _inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):  # overflow, NaN and division by zero are valid results
+            y = function(o, *arrays)
+            results = y if isinstance(y, tuple) else (y,)
+            return tuple(
+                np.asarray(result).astype(spec.dtype, copy=False)
+                for result, spec in zip(results, outputs, strict=False)
+            )
+
+    # A Kernel counts the parameters.
+    parameters = [*inspect.signature(run).parameters.values()][:3]
+    parameters += [*inspect.signature(function).parameters.values()][1:]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def same_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.reference_kernels import Function, constant, kernels
+from jaxdelegate.op_lowering.flex.reference_kernels import constant, kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Shapes, broadcast_shape
+from jaxdelegate.reference.kernel import Array, Function, Shapes, broadcast_shape
 from jaxdelegate.reference.movement import ints
 
 _Transform = Callable[..., Array]

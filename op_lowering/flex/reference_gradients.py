@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.reference_images import resize_bicubic
-from jaxdelegate.op_lowering.flex.reference_kernels import Function, constant, kernels
+from jaxdelegate.op_lowering.flex.reference_kernels import constant, kernels
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.resize.options import (
@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.resize.options import (
 )
 from jaxdelegate.op_lowering.resize.reference import resize_bilinear, resize_nearest_neighbor
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Kernel, Run, Shapes
+from jaxdelegate.reference.kernel import Array, Function, Kernel, Run, Shapes
 from jaxdelegate.reference.movement import ints
 from jaxdelegate.reference.pointwise import widen
 from jaxdelegate.reference.window import pad_before, size_out

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.reference_kernels import Function, as_run, kernels
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.flex.reference_text import scalar
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.resources.reference import (
@@ -30,8 +30,10 @@ from jaxdelegate.op_lowering.text.reference_parse_example import (
 from jaxdelegate.reference.kernel import (
     Array,
     Folds,
+    Function,
     Kernel,
     Services,
+    as_run,
     same_shape,
     undeclared_shapes,
 )

@@ -2,19 +2,14 @@
 
 import dataclasses
 import functools
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Kernel, Run, Shapes
+from jaxdelegate.reference.kernel import Function, Kernel, Shapes, as_run
 from jaxdelegate.reference.movement import ints
-
-# (options, *arrays) -> a result, or several, in any dtype.
-Function = Callable[..., Any]
 
 
 def kernels(rows: Mapping[str, Kernel | tuple[Function, Shapes]]) -> dict[str, Kernel]:
@@ -25,25 +20,6 @@ def kernels(rows: Mapping[str, Kernel | tuple[Function, Shapes]]) -> dict[str, K
         shapes = _named(f"{FLEX}{name}", kernel.shapes)
         table[f"{FLEX}{name}"] = dataclasses.replace(kernel, shapes=shapes)
     return table
-
-
-def as_run(function: Function) -> Run:
-    """A kernel's `run` that stores the function's results in the dtypes of the outputs."""
-
-    def run(o: FlexOptions, _inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
-        with np.errstate(all="ignore"):  # overflow, NaN and division by zero are valid results
-            y = function(o, *arrays)
-            results = y if isinstance(y, tuple) else (y,)
-            return tuple(
-                np.asarray(result).astype(spec.dtype, copy=False)
-                for result, spec in zip(results, outputs, strict=False)
-            )
-
-    # A Kernel counts the parameters.
-    parameters = [*inspect.signature(run).parameters.values()][:3]
-    parameters += [*inspect.signature(function).parameters.values()][1:]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
 
 
 def _named(name: str, shapes: Shapes) -> Shapes:

@@ -5,10 +5,10 @@ Sources: core/kernels/list_kernels.{h,cc}. Elements that nothing was written to 
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.reference_kernels import as_run, kernels
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Folds, Kernel
+from jaxdelegate.reference.kernel import Array, Folds, Kernel, as_run
 
 _Shapes = tuple[Shape | None, ...]
 

@@ -6,12 +6,12 @@ strided_slice_op.cc, core/kernels/linalg/matrix_{diag,set_diag}_op.cc.
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.reference_kernels import as_run, constant, kernels
+from jaxdelegate.op_lowering.flex.reference_kernels import constant, kernels
 from jaxdelegate.op_lowering.layout.options import ConcatenationOptions
 from jaxdelegate.op_lowering.layout.reference import concatenated_shape
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, as_run, same_shape
 from jaxdelegate.reference.movement import ints, resolved_axis
 from jaxdelegate.wire import Message
 

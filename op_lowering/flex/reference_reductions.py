@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.reference_kernels import Function, kernels
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.reduction import reference as reduction
 from jaxdelegate.op_lowering.reduction.options import ReducerOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, same_shape
+from jaxdelegate.reference.kernel import Array, Function, same_shape
 from jaxdelegate.reference.movement import ints, resolved_axis
 from jaxdelegate.reference.pointwise import widen
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.reference_kernels import Function, kernels
+from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.flex.reference_reductions import reduced_shape
 from jaxdelegate.op_lowering.lookup.reference_farmhash import fingerprint64
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.optional import optional_module
-from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
+from jaxdelegate.reference.kernel import Array, Function, Kernel, broadcast_shape, same_shape
 from jaxdelegate.reference.movement import ints, resolved_axis
 
 _Shapes = tuple[Shape | None, ...]

@@ -15,7 +15,14 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCustomCallOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes
-from jaxdelegate.reference.kernel import Array, Folds, Kernel, same_shape, undeclared_shapes
+from jaxdelegate.reference.kernel import (
+    Array,
+    Folds,
+    Kernel,
+    as_run,
+    same_shape,
+    undeclared_shapes,
+)
 from jaxdelegate.reference.pointwise import elementwise, reject_quantized, widen
 
 
@@ -154,10 +161,8 @@ def select_shape(_options: object, inputs: Specs) -> Shapes:
     return one_shape(None, (x, y) if predicate.shape == () else (predicate, x, y))
 
 
-def select(
-    _options: object, _inputs: Specs, _outputs: Specs, predicate: Array, x: Array, y: Array
-) -> tuple[Array]:
-    return (np.where(predicate, x, y),)
+def select(_options: object, predicate: Array, x: Array, y: Array) -> Array:
+    return np.where(predicate, x, y)
 
 
 def clamp_shape(_options: object, inputs: Specs) -> Shapes:
@@ -190,7 +195,7 @@ KERNELS = {
     **{name: Kernel(elementwise(f), same_shape) for name, f in _UNARY.items()},
     "STABLEHLO_COMPARE": Kernel(compare, one_shape),
     "STABLEHLO_CONVERT": Kernel(convert, same_shape),
-    "STABLEHLO_SELECT": Kernel(select, select_shape),
+    "STABLEHLO_SELECT": Kernel(as_run(select), select_shape),
     "STABLEHLO_CLAMP": Kernel(clamp, clamp_shape),
     "STABLEHLO_CUSTOM_CALL": Kernel(
         custom_call, undeclared_shapes, Folds.NEVER, inferred_shapes=declared_shapes

@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloSliceOptions,
     StablehloTransposeOptions,
 )
-from jaxdelegate.reference.kernel import Array, Kernel, undeclared_shapes
+from jaxdelegate.reference.kernel import Array, Kernel, as_run, undeclared_shapes
 
 Shapes = tuple[Shape | None, ...]
 
@@ -80,11 +80,9 @@ def transposed_shape(o: StablehloTransposeOptions, inputs: Specs) -> Shapes:
     return (tuple(shape[d] for d in order),)
 
 
-def transpose(
-    o: StablehloTransposeOptions, _inputs: Specs, _outputs: Specs, x: Array
-) -> tuple[Array]:
+def transpose(o: StablehloTransposeOptions, x: Array) -> Array:
     """Dimension i of the result is dimension permutation[i] of x."""
-    return (x.transpose(o.permutation).copy(),)
+    return x.transpose(o.permutation).copy()
 
 
 # ---- CONCATENATE
@@ -98,10 +96,8 @@ def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> Shapes:
     return ((*first[:axis], sum(s.shape[axis] for s in inputs), *first[axis + 1 :]),)
 
 
-def concatenate(
-    o: StablehloConcatenateOptions, _inputs: Specs, _outputs: Specs, *parts: Array
-) -> tuple[Array]:
-    return (np.concatenate(parts, o.dimension),)
+def concatenate(o: StablehloConcatenateOptions, *parts: Array) -> Array:
+    return np.concatenate(parts, o.dimension)
 
 
 # ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
@@ -116,9 +112,9 @@ def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> Shapes:
     return (tuple(-(-(b - a) // s) for a, b, s in bounds),)
 
 
-def slice_(o: StablehloSliceOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def slice_(o: StablehloSliceOptions, x: Array) -> Array:
     bounds = zip(o.start_indices, o.limit_indices, o.strides, strict=True)
-    return (x[tuple(slice(a, b, s) for a, b, s in bounds)].copy(),)
+    return x[tuple(slice(a, b, s) for a, b, s in bounds)].copy()
 
 
 def _check_window(shape: Shape, sizes: Sequence[int], n_starts: int) -> None:
@@ -139,10 +135,8 @@ def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shap
     return (o.slice_sizes,)
 
 
-def dynamic_slice(
-    o: StablehloDynamicSliceOptions, _inputs: Specs, _outputs: Specs, x: Array, *starts: Array
-) -> tuple[Array]:
-    return (x[_window(x, o.slice_sizes, starts)].copy(),)
+def dynamic_slice(o: StablehloDynamicSliceOptions, x: Array, *starts: Array) -> Array:
+    return x[_window(x, o.slice_sizes, starts)].copy()
 
 
 def updated_shape(_options: object, inputs: Specs) -> Shapes:
@@ -151,12 +145,10 @@ def updated_shape(_options: object, inputs: Specs) -> Shapes:
     return (x.shape,)
 
 
-def dynamic_update_slice(
-    _options: object, _inputs: Specs, _outputs: Specs, x: Array, update: Array, *starts: Array
-) -> tuple[Array]:
+def dynamic_update_slice(_options: object, x: Array, update: Array, *starts: Array) -> Array:
     y = x.copy()
     y[_window(x, update.shape, starts)] = update
-    return (y,)
+    return y
 
 
 # ---- PAD, DILATE
@@ -197,10 +189,8 @@ def padded_shape(o: StablehloPadOptions, inputs: Specs) -> Shapes:
     return (shape_of_padded(inputs[0].shape, _edges(o)),)
 
 
-def pad(
-    o: StablehloPadOptions, _inputs: Specs, _outputs: Specs, x: Array, value: Array
-) -> tuple[Array]:
-    return (padded(x, value, _edges(o)),)
+def pad(o: StablehloPadOptions, x: Array, value: Array) -> Array:
+    return padded(x, value, _edges(o))
 
 
 def _gaps(dilations: Array) -> Widths:
@@ -215,10 +205,8 @@ def dilated_shape(_options: object, inputs: Specs) -> Shapes:
     return (None if dilations is None else shape_of_padded(x, _gaps(dilations)),)
 
 
-def dilate(
-    _options: object, _inputs: Specs, _outputs: Specs, x: Array, dilations: Array, value: Array
-) -> tuple[Array]:
-    return (padded(x, value, _gaps(dilations)),)
+def dilate(_options: object, x: Array, dilations: Array, value: Array) -> Array:
+    return padded(x, value, _gaps(dilations))
 
 
 # ---- IOTA
@@ -240,12 +228,12 @@ KERNELS = {
     "STABLEHLO_BROADCAST_IN_DIM": Kernel(
         broadcast_in_dim, undeclared_shapes, inferred_shapes=broadcast_shape
     ),
-    "STABLEHLO_TRANSPOSE": Kernel(transpose, transposed_shape),
-    "STABLEHLO_CONCATENATE": Kernel(concatenate, concatenated_shape),
-    "STABLEHLO_SLICE": Kernel(slice_, sliced_shape),
-    "STABLEHLO_DYNAMIC_SLICE": Kernel(dynamic_slice, dynamic_sliced_shape),
-    "STABLEHLO_DYNAMIC_UPDATE_SLICE": Kernel(dynamic_update_slice, updated_shape),
-    "STABLEHLO_PAD": Kernel(pad, padded_shape),
-    "DILATE": Kernel(dilate, dilated_shape),
+    "STABLEHLO_TRANSPOSE": Kernel(as_run(transpose), transposed_shape),
+    "STABLEHLO_CONCATENATE": Kernel(as_run(concatenate), concatenated_shape),
+    "STABLEHLO_SLICE": Kernel(as_run(slice_), sliced_shape),
+    "STABLEHLO_DYNAMIC_SLICE": Kernel(as_run(dynamic_slice), dynamic_sliced_shape),
+    "STABLEHLO_DYNAMIC_UPDATE_SLICE": Kernel(as_run(dynamic_update_slice), updated_shape),
+    "STABLEHLO_PAD": Kernel(as_run(pad), padded_shape),
+    "DILATE": Kernel(as_run(dilate), dilated_shape),
     "STABLEHLO_IOTA": Kernel(iota, undeclared_shapes, inferred_shapes=iota_shape),
 }
