@@ -88,8 +88,8 @@ def foreign_files(directory: PathLike) -> list[str]:
         OSError: the directory does not exist, or others can write to it.
     """
     names = _store(directory).directory.names()
-    own = (".program", ".weights", choices.SUFFIX, *_RECORDS)
-    return [name for name in names if not name.endswith(own)]
+    suffixes = (".program", ".weights", choices.SUFFIX, *_RECORDS)
+    return [name for name in names if not name.endswith(suffixes)]
 
 
 def prune(directory: PathLike, max_bytes: int) -> Pruned:

@@ -116,8 +116,8 @@ def file_parts(
 
 def process_parts(settings: Mapping[str, Any], device: Any) -> dict[str, Part]:
     """Settings, the digest's algorithm, environment: parts that do not depend on the model."""
-    own = {name: Part.of(value) for name, value in settings.items()}
-    return own | {"digests": Part.of(PREFERRED)} | environment_parts(device)
+    parts = {name: Part.of(value) for name, value in settings.items()}
+    return parts | {"digests": Part.of(PREFERRED)} | environment_parts(device)
 
 
 def _of_program(

@@ -65,7 +65,7 @@ class ProgramCache:
     def __init__(self, directory: PrivateDirectory) -> None:
         self._store = ProgramStore(directory)
         self.compiles_once = False  # wait for a process that compiles the same program
-        self.most_bytes: int | None = None  # of all files: the least recently used are removed
+        self.most_bytes: int | None = None  # in all files: the least recently used are removed
         self.statistics = Statistics()
         self._counting = threading.Lock()
 

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.records.enums import TensorType
 
 _DEQUANTIZE = schema.BuiltinOperator.DEQUANTIZE
 _VERSION = 3  # the first that accepts float16
-_SUFFIX = b"_dequantize"  # of the result's name, as in converted files
+_SUFFIX = b"_dequantize"  # ends the result's name, as in converted files
 
 
 def castable(model: Model) -> Iterator[Place]:

@@ -54,8 +54,8 @@ def with_io_types(model: Model, types: Mapping[Side, TensorType]) -> bytes:
     called = {i for operator in operators for _, i in called_subgraphs(operator.options)}
     entries = sorted({0, *(s.subgraph for s in model.signatures)})
     ends = [_Ends(file, model.subgraphs[i]) for i in entries]
-    found = [end.convert(side, wanted) for end in ends for side, wanted in types.items()]
-    if not any(found) and set(types.values()) != {_FLOAT}:
+    are_quantized = [end.convert(side, wanted) for end in ends for side, wanted in types.items()]
+    if not any(are_quantized) and set(types.values()) != {_FLOAT}:
         _fail(model, f"its {' and '.join(types)} are not quantized: {_QUANTIZE_FIRST}")
     for end in ends:
         if end.is_changed and end.index in called:
@@ -189,8 +189,8 @@ class _Ends:
 
     def _replace(self, side: Side, old: int, new: int) -> None:
         """Make another tensor the input or output."""
-        own = getattr(self._table, side)
-        setattr(self._table, side, [new if i == old else int(i) for i in own])
+        indices = getattr(self._table, side)
+        setattr(self._table, side, [new if i == old else int(i) for i in indices])
         for signature in self._file.t.signatureDefs or []:
             for entry in getattr(signature, side) or []:
                 if signature.subgraphIndex == self.index and entry.tensorIndex == old:

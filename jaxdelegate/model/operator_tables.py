@@ -38,7 +38,7 @@ _ERRORS = (struct.error, TypeError, ValueError, LookupError, OverflowError)
 
 @dataclasses.dataclass(frozen=True)
 class OperatorCode:
-    name: str  # of a custom operator: its custom code
+    name: str  # a custom operator has its custom code here
     builtin_code: int
     version: int
     custom: bool

@@ -25,10 +25,10 @@ from jaxdelegate.model.operator_tables import UNIONS
 from jaxdelegate.model.records import Model
 from jaxdelegate.text import printable
 
-_ALIGNMENT = 16  # of a buffer's data
+_ALIGNMENT = 16  # bytes, for a buffer's data
 _ORDERS = "model_control_dependencies"  # metadata that refers to operators by index
 _MAX_GROWTH = 4  # times the file's size: shared bytes are copied
-_MAX_BYTES = 2**31 - 1  # of a flatbuffer
+_MAX_BYTES = 2**31 - 1  # in a flatbuffer
 _MAX_UNPACKED = 64 << 20  # bytes of the files in an appended ZIP archive
 
 
@@ -192,14 +192,14 @@ class _Reference:
 def _references(t: Any, subgraph: int) -> list[_Reference]:
     """The references of a subgraph's ends and operators, and of signatures."""
     table = t.subgraphs[subgraph]
-    found = [(table, field) for field in ("inputs", "outputs")]
+    fields = [(table, field) for field in ("inputs", "outputs")]
     for operator in table.operators or []:
-        found += [(operator, field) for field in ("inputs", "outputs", "intermediates")]
+        fields += [(operator, field) for field in ("inputs", "outputs", "intermediates")]
     for signature in t.signatureDefs or []:
         if signature.subgraphIndex == subgraph:
             maps = [*(signature.inputs or []), *(signature.outputs or [])]
-            found += [(entry, "tensorIndex") for entry in maps]
-    return [_Reference(part, field) for part, field in found if getattr(part, field) is not None]
+            fields += [(entry, "tensorIndex") for entry in maps]
+    return [_Reference(part, field) for part, field in fields if getattr(part, field) is not None]
 
 
 def _details(tensor: Any) -> list[_Reference]:
@@ -253,12 +253,12 @@ def _options(table: Table) -> dict[int, int]:
     """The positions of an operator's options tables, and the number of fields in the schema."""
     if table.kind != "Operator":
         return {}
-    found = {}
+    counts = {}
     for field, names in UNIONS.items():
         name, at = names.get(table.scalar(f"{field}_type", UINT8), "NONE"), table.target(field)
         if at and name != "NONE":
-            found[at] = _field_count(name)
-    return found
+            counts[at] = _field_count(name)
+    return counts
 
 
 @functools.cache

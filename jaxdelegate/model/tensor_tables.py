@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.spec import DimensionSparsity, Shape, Sparsity
 from jaxdelegate.quant.packing import BITS
 from jaxdelegate.quant.params import Blockwise, Quantization
 
-_MAX_RANK = 64  # of numpy
+_MAX_RANK = 64  # numpy's
 _DENSE, _SPARSE_CSR = 0, 1  # DimensionType
 _DETAILS = {1: "CustomQuantization", 2: "BlockwiseQuantization", 3: "MultiAxisQuantization"}
 _INDEX_VECTORS = {

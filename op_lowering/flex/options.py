@@ -245,7 +245,7 @@ def _records(
     options: type[FlexOptions] = FlexOptions,
     **attributes: Any,
 ) -> Iterator[OperatorRecord]:
-    """The records of operators that have the same attributes, given by their defaults."""
+    """The records of operators with the same attributes, whose defaults these are."""
     if attributes:
         options = FlexOptions.attributes(f"{FLEX}{names.partition(' ')[0]}Options", **attributes)
     record = sums_products if cost in _PRODUCTS else OperatorRecord

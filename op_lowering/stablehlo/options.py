@@ -140,7 +140,7 @@ class StablehloReduceWindowOptions(Record):
 
     @property
     def widths(self) -> list[tuple[int, int, int]]:
-        """Of complete options: before, after and between the values of each dimension."""
+        """What is before, after and between the values of each dimension; for complete options."""
         gaps = [d - 1 for d in self.base_dilations]
         return list(zip(self.padding[::2], self.padding[1::2], gaps, strict=True))
 
