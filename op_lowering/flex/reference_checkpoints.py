@@ -7,12 +7,12 @@ messages are written with the fields in TensorFlow's order: the files are equal 
 """
 
 import os
-from collections.abc import Iterator
 
 import numpy as np
 
 from jaxdelegate.op_lowering.flex import reference_tables
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
+from jaxdelegate.op_lowering.flex.reference_movement import sizes_of
 from jaxdelegate.op_lowering.flex.reference_tables import encoded
 from jaxdelegate.op_lowering.records.flex import DATA_TYPES, FlexOptions
 from jaxdelegate.op_lowering.resources.reference import none_declared, nothing
@@ -171,14 +171,8 @@ def _stored_shape(meta: bytes, name: str, dtype: np.dtype) -> Shape:
         stored = np.dtype(DATA_TYPES.get(tensor.integer(_TYPE), "V1"))
         if stored != dtype:
             raise ValueError(f"{name!r} is {stored} in it, and {dtype} in the model")
-        return tuple(_sizes(tensor.message(_SHAPE)))
+        return sizes_of(tensor.message(_SHAPE))
     raise ValueError(f"it has not {name!r}, but {', '.join(map(repr, there)) or 'nothing'}")
-
-
-def _sizes(shape: Message) -> Iterator[int]:
-    """The sizes in a TensorShapeProto; -1 is any size."""
-    for dimension in shape.messages(2):
-        yield (dimension.integers(1) or [0])[-1]
 
 
 def _values(tensor: Message, dtype: np.dtype) -> Array:

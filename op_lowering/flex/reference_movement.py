@@ -41,11 +41,14 @@ def ensure_shape(o: FlexOptions, x: Array) -> Array:
     return x
 
 
-def _ensured(o: FlexOptions) -> Shape | None:
+def sizes_of(shape: Message) -> Shape:
     """The sizes in a TensorShapeProto; -1 is any size."""
+    return tuple((dimension.integers(1) or [0])[-1] for dimension in shape.messages(2))
+
+
+def _ensured(o: FlexOptions) -> Shape | None:
     shape = Message(o.shape)
-    sizes = ((dimension.integers(1) or [0])[-1] for dimension in shape.messages(2))
-    return None if shape.integer(3) else tuple(sizes)
+    return None if shape.integer(3) else sizes_of(shape)
 
 
 def _check_shape(o: FlexOptions, shape: Shape) -> None:
