@@ -18,7 +18,8 @@ Run = Callable[..., tuple[Array, ...]]  # (options, inputs, outputs, *arrays) ->
 # (options, *arrays) -> a result, or several, in any dtype.
 Function = Callable[..., Any]
 InitialState = Callable[[Any], tuple[Array, ...]]
-Shapes = Callable[[Any, Specs], tuple[Shape | None, ...]]
+ResultShapes = tuple[Shape | None, ...]  # None: it depends on data
+Shapes = Callable[[Any, Specs], ResultShapes]
 
 
 class Folds(enum.Enum):
@@ -39,7 +40,7 @@ class Services(Protocol):
 
 
 Infer = Callable[[int, Specs], Specs]  # (subgraph, specs of its inputs) -> specs of its outputs
-InferredShapes = Callable[[Infer, Any, Specs, Specs], tuple[Shape | None, ...]]
+InferredShapes = Callable[[Infer, Any, Specs, Specs], ResultShapes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,14 +122,14 @@ def as_run(function: Function) -> Run:
     return run
 
 
-def same_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+def same_shape(_options: Options, inputs: Specs) -> ResultShapes:
     return (inputs[0].shape,)
 
 
-def undeclared_shapes(_options: object, _inputs: Specs) -> tuple[Shape | None, ...]:
+def undeclared_shapes(_options: object, _inputs: Specs) -> ResultShapes:
     """Unknown without the declared outputs: in StableHLO, shapes are part of the type."""
     return ()
 
 
-def broadcast_shape(_options: Options, inputs: Specs) -> tuple[Shape | None, ...]:
+def broadcast_shape(_options: Options, inputs: Specs) -> ResultShapes:
     return (np.broadcast_shapes(*(spec.shape for spec in inputs)),)

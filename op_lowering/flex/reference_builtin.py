@@ -4,8 +4,8 @@ from jaxdelegate.op_lowering.families import reference_modules
 from jaxdelegate.op_lowering.flex.options import BUILTIN, FAMILIES, translated
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 
 _KERNELS: dict[str, Kernel] = {
     name: kernel
@@ -27,7 +27,7 @@ def _kernel(name: str) -> Kernel:
     def run(o: FlexOptions, inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
         return kernel.run(_options(name, o), inputs, outputs, *arrays)
 
-    def shapes(o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    def shapes(o: FlexOptions, inputs: Specs) -> ResultShapes:
         most = len(inputs) if kernel.most_inputs is None else kernel.most_inputs
         if not kernel.least_inputs <= len(inputs) <= most:
             raise ValueError(f"it needs {kernel.least_inputs} inputs, not {len(inputs)}")

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.flex.reference_tables import encoded
 from jaxdelegate.op_lowering.records.flex import DATA_TYPES, FlexOptions
 from jaxdelegate.op_lowering.resources.reference import none_declared, nothing
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Folds, Kernel, Services
+from jaxdelegate.reference.kernel import Array, Folds, Kernel, ResultShapes, Services
 from jaxdelegate.wire import Message
 
 _META, _DATA = 1, 2  # fields of SavedTensorSlices
@@ -64,7 +64,7 @@ def save(
     return ()
 
 
-def restored_shape(_o: FlexOptions, _inputs: Specs) -> tuple[Shape | None, ...]:
+def restored_shape(_o: FlexOptions, _inputs: Specs) -> ResultShapes:
     return (None,)
 
 

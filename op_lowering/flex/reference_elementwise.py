@@ -19,8 +19,8 @@ from jaxdelegate.op_lowering.flex.options import (
 )
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, broadcast_shape, same_shape
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes, broadcast_shape, same_shape
 from jaxdelegate.reference.pointwise import elementwise, with_options
 
 _Each = Callable[..., Any]
@@ -74,7 +74,7 @@ def _add_n(*terms: Array) -> Array:
     return functools.reduce(np.add, terms)
 
 
-def add_n_shape(_o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def add_n_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     shapes = {spec.shape for spec in inputs}
     if len(shapes) != 1:
         raise ValueError(f"AddN of {sorted(map(list, shapes))}: expected one shape")
@@ -84,7 +84,7 @@ def add_n_shape(_o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 # ---- gradients of activations: of the result, and the activation's input, or its result for ELU
 
 
-def gradient_shape(_o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def gradient_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     if inputs[0].shape != inputs[1].shape:
         raise ValueError(f"{list(inputs[0].shape)} and {list(inputs[1].shape)} differ")
     return (inputs[0].shape,)

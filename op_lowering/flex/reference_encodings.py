@@ -12,10 +12,9 @@ import numpy as np
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.flex.reference_text import mapped, strings
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes, same_shape
 
-_Shapes = tuple[Shape | None, ...]
 _BROKEN = 0xDC00
 _CODECS = {"UTF-8": "utf-8", "UTF-16-BE": "utf-16-be", "UTF-32-BE": "utf-32-be"}
 
@@ -61,12 +60,12 @@ def _kept(o: FlexOptions, characters: Iterator[tuple[int, int]]) -> Iterator[tup
             raise ValueError(f"errors={o.errors!r}: expected 'strict', 'replace' or 'ignore'")
 
 
-def decoded_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def decoded_shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     n = int(np.prod(inputs[0].shape))
     return (n + 1,), None
 
 
-def offset_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def offset_shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     return *decoded_shapes(_o, inputs), None
 
 
@@ -82,7 +81,7 @@ def decode(o: FlexOptions, x: Array) -> tuple[Array, ...]:
     return decode_with_offsets(o, x)[:2]
 
 
-def encoded_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def encoded_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     (n,) = inputs[1].shape
     return ((max(n - 1, 0),),)
 
@@ -120,7 +119,7 @@ def transcode(o: FlexOptions, x: Array) -> Array:
 # ---- DecodeRaw
 
 
-def raw_shape(_o: FlexOptions, _inputs: Specs) -> _Shapes:
+def raw_shape(_o: FlexOptions, _inputs: Specs) -> ResultShapes:
     return (None,)
 
 

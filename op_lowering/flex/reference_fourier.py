@@ -7,7 +7,7 @@ import numpy as np
 from jaxdelegate.op_lowering.flex.reference_kernels import constant, kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Function, Shapes, broadcast_shape
+from jaxdelegate.reference.kernel import Array, Function, ResultShapes, Shapes, broadcast_shape
 from jaxdelegate.reference.movement import ints
 
 _Transform = Callable[..., Array]
@@ -20,7 +20,7 @@ def _batch(x: TensorSpec, rank: int) -> Shape:
 
 
 def _complex(transform: _Transform, rank: int) -> tuple[Function, Shapes]:
-    def shapes(_o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    def shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
         _batch(inputs[0], rank)
         return (inputs[0].shape,)
 
@@ -39,7 +39,7 @@ def _lengths(lengths: Sequence[int], rank: int) -> Sequence[int]:
 def _real(transform: _Transform, rank: int) -> tuple[Function, Shapes]:
     """Values are cut off, or zeros added, at the end; half of the bins say all of a real signal."""
 
-    def shapes(_o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    def shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
         batch, lengths = _batch(inputs[0], rank), constant(inputs[1])
         if lengths is None:
             return (None,)

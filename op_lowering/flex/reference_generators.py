@@ -14,15 +14,14 @@ from jaxdelegate.op_lowering.random.reference import (
     words_of,
 )
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 from jaxdelegate.reference.movement import ints
 
-_Shapes = tuple[Shape | None, ...]
 _SCRAMBLE = np.array([0x3EC8F720, 0x02461E29], np.uint32)  # the key that mixes seeds
 
 
-def mixed_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def mixed_shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     if inputs[0].shape != (2,):
         raise ValueError(f"seeds {list(inputs[0].shape)}: expected two")
     return (1,), (2,)
@@ -35,7 +34,7 @@ def mixed(_o: FlexOptions, seeds: Array) -> tuple[Array, Array]:
     return key.reshape(1), np.array([0, above], np.uint64)
 
 
-def numbers_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def numbers_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     sizes = inputs[0]
     if len(sizes.shape) != 1:
         raise ValueError(f"a shape {list(sizes.shape)}: expected a vector")

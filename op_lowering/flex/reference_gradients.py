@@ -20,12 +20,11 @@ from jaxdelegate.op_lowering.resize.options import (
 )
 from jaxdelegate.op_lowering.resize.reference import resize_bilinear, resize_nearest_neighbor
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Function, Kernel, Run, Shapes
+from jaxdelegate.reference.kernel import Array, Function, Kernel, ResultShapes, Run, Shapes
 from jaxdelegate.reference.movement import ints
 from jaxdelegate.reference.pointwise import widen
 from jaxdelegate.reference.window import pad_before, size_out
 
-_Shapes = tuple[Shape | None, ...]
 _FORMATS = {4: "NHWC", 5: "NDHWC"}  # by rank
 
 
@@ -120,7 +119,7 @@ def _terms(o: FlexOptions, x: Shape, w: Shape) -> Iterator[tuple[_Index, _Index,
 
 
 def _input_gradient(*, depthwise: bool = False) -> tuple[Function, Shapes]:
-    def shapes(o: FlexOptions, inputs: Specs) -> _Shapes:
+    def shapes(o: FlexOptions, inputs: Specs) -> ResultShapes:
         x = constant(inputs[0])
         if x is not None:
             _checked_filter(o, x, inputs[1].shape, inputs[2].shape, depthwise=depthwise)
@@ -138,7 +137,7 @@ def _input_gradient(*, depthwise: bool = False) -> tuple[Function, Shapes]:
 
 
 def _filter_gradient(*, depthwise: bool = False) -> tuple[Function, Shapes]:
-    def shapes(o: FlexOptions, inputs: Specs) -> _Shapes:
+    def shapes(o: FlexOptions, inputs: Specs) -> ResultShapes:
         w = constant(inputs[1])
         if w is not None:
             _checked_filter(o, inputs[0].shape, w, inputs[2].shape, depthwise=depthwise)
@@ -168,7 +167,7 @@ def _pooled(o: FlexOptions, x: Shape, dy: Shape) -> Shape:
     return window
 
 
-def max_pool_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def max_pool_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     _pooled(o, inputs[0].shape, inputs[2].shape)
     return (inputs[0].shape,)
 
@@ -199,7 +198,7 @@ def max_pool_3d_gradient(o: FlexOptions, x: Array, y: Array, dy: Array) -> Array
     return dx
 
 
-def average_pool_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def average_pool_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = constant(inputs[0])
     if shape is not None:
         _pooled(o, shape, inputs[1].shape)
@@ -222,14 +221,14 @@ _FLOAT32 = (TensorSpec("", (), np.dtype(np.float32)),)
 _LEAST = {"REFLECT": 1, "SYMMETRIC": 0}  # what a padding is less than the size
 
 
-def image_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def image_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     dy, x = inputs
     if len(dy.shape) != 4 or len(x.shape) != 4 or dy.shape[::3] != x.shape[::3]:
         raise ValueError(f"a gradient {list(dy.shape)} of images {list(x.shape)}")
     return (x.shape,)
 
 
-def sized_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def sized_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     dy, size = inputs
     if len(dy.shape) != 4 or size.shape != (2,):
         raise ValueError(f"a gradient {list(dy.shape)}, a size {list(size.shape)}")
@@ -269,7 +268,7 @@ def _nearest(o: FlexOptions, x: Array, size: Array) -> Array:
 # ---- MirrorPadGrad: the gradient, paddings (before and after, for each dimension)
 
 
-def mirror_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def mirror_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     dy, pads = inputs
     if o.mode not in _LEAST or pads.shape != (len(dy.shape), 2):
         raise ValueError(f"the mode {o.mode!r}, paddings {list(pads.shape)} of {list(dy.shape)}")

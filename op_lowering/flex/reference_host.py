@@ -20,7 +20,7 @@ from jaxdelegate.op_lowering.resources.reference import (
     none_declared,
     nothing,
 )
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.text.reference_parse_example import (
     parse_example,
     parse_example_shapes,
@@ -37,9 +37,6 @@ from jaxdelegate.reference.kernel import (
     same_shape,
     undeclared_shapes,
 )
-
-_Shapes = tuple[Shape | None, ...]
-
 
 # ---- tables
 

@@ -11,14 +11,12 @@ from jaxdelegate.op_lowering.flex.reference_kernels import constant, kernels
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, ResultShapes
 from jaxdelegate.reference.movement import ints
 from jaxdelegate.reference.window import pad_before, size_out, windows
 
-_Shapes = tuple[Shape | None, ...]
 
-
-def bicubic_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def bicubic_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     return (_resized(inputs[0], inputs[1], inputs[0].shape[:1]),)
 
 
@@ -71,7 +69,7 @@ def _weight(distance: float, a: float) -> float:
 # ---- CropAndResize
 
 
-def crop_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def crop_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     image, boxes, places, size = inputs
     if boxes.shape[1:] != (4,) or boxes.shape[:1] != places.shape:
         raise ValueError(f"boxes {list(boxes.shape)} for indices {list(places.shape)}")
@@ -129,7 +127,7 @@ def _pixel(image: Array, row: int, column: int, outside: float) -> Array:
 # ---- ImageProjectiveTransformV2, V3
 
 
-def projected_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def projected_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     image, transforms, size = inputs[:3]
     if transforms.shape not in ((1, 8), (*image.shape[:1], 8)):
         shapes = f"transforms {list(transforms.shape)} for images {list(image.shape)}"
@@ -199,7 +197,7 @@ def _patch_counts(o: FlexOptions, x: Shape) -> Shape:
     return tuple(size_out(_patch_padding(o, x), *dim) for dim in dims)
 
 
-def patches_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def patches_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = inputs[0].shape
     _patch_padding(o, shape)
     return ((shape[0], *_patch_counts(o, shape), math.prod((*o.ksizes, shape[3]))),)
@@ -223,19 +221,19 @@ def patches(o: FlexOptions, x: Array) -> Array:
 _Color = tuple[float, float, float]
 
 
-def colors_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def colors_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = inputs[0].shape
     if shape[-1:] != (3,):
         raise ValueError(f"{list(shape)} is not of colors: expected 3 in the last dimension")
     return (shape,)
 
 
-def adjusted_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def adjusted_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     _check_number(inputs)
     return colors_shape(o, inputs)
 
 
-def images_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def images_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     _check_number(inputs)
     return (inputs[0].shape,)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Function, Kernel, Shapes, as_run
+from jaxdelegate.reference.kernel import Function, Kernel, ResultShapes, Shapes, as_run
 from jaxdelegate.reference.movement import ints
 
 
@@ -24,7 +24,7 @@ def kernels(rows: Mapping[str, Kernel | tuple[Function, Shapes]]) -> dict[str, K
 
 def _named(name: str, shapes: Shapes) -> Shapes:
     @functools.wraps(shapes)
-    def run(o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    def run(o: FlexOptions, inputs: Specs) -> ResultShapes:
         try:
             return shapes(o, inputs)
         except ValueError as error:

@@ -5,17 +5,14 @@ import numpy as np
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.flex.reference_movement import matrix_shape
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array, ResultShapes
 from jaxdelegate.reference.pointwise import widen
-
-_Shapes = tuple[Shape | None, ...]
-
 
 # ---- MatMul
 
 
-def matmul_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def matmul_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     x, y = inputs[0].shape, inputs[1].shape
     left, right = x[::-1] if o.transpose_a else x, y[::-1] if o.transpose_b else y
     if not len(left) == len(right) == 2 or left[1] != right[0]:
@@ -33,7 +30,7 @@ def matmul(o: FlexOptions, x: Array, y: Array) -> Array:
 # ---- Einsum
 
 
-def einsum_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def einsum_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     terms, result = o.labels([len(spec.shape) for spec in inputs])
     sizes: dict[str, int] = {}
     for term, spec in zip(terms, inputs, strict=True):
@@ -58,14 +55,14 @@ def einsum(o: FlexOptions, *arrays: Array) -> Array:
 # ---- MatrixInverse, MatrixSolve, MatrixTriangularSolve
 
 
-def square_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def square_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = matrix_shape(inputs[0])
     if shape[-1] != shape[-2]:
         raise ValueError(f"{inputs[0].name!r} {list(shape)} is not of square matrices")
     return (shape,)
 
 
-def system_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def system_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     square_shape(o, inputs)
     a, b = inputs[0].shape, inputs[1].shape
     if len(a) != len(b) or a[:-1] != b[:-1]:
@@ -111,7 +108,7 @@ def cholesky(_o: FlexOptions, a: Array) -> Array:
     return y
 
 
-def determinant_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def determinant_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     square_shape(o, inputs)
     return (inputs[0].shape[:-2],)
 
@@ -120,7 +117,7 @@ def determinant(_o: FlexOptions, a: Array) -> Array:
     return np.asarray(np.linalg.det(_wide(a)))
 
 
-def qr_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def qr_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     *batch, m, n = matrix_shape(inputs[0])
     k = m if o.full_matrices else min(m, n)
     return (*batch, m, k), (*batch, k, n)
@@ -130,7 +127,7 @@ def qr(o: FlexOptions, a: Array) -> tuple[Array, ...]:
     return tuple(np.linalg.qr(_wide(a), mode="complete" if o.full_matrices else "reduced"))
 
 
-def eigen_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def eigen_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     """Vectors that are not computed are one number, as in TensorFlow."""
     square_shape(o, inputs)
     shape = inputs[0].shape
@@ -149,7 +146,7 @@ def _signs(vectors: Array) -> Array:
     return np.where(-low > high, -1, 1)
 
 
-def svd_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def svd_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     *batch, m, n = matrix_shape(inputs[0])
     k = min(m, n)
     if not o.compute_uv:

@@ -8,9 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Folds, Kernel, as_run
-
-_Shapes = tuple[Shape | None, ...]
+from jaxdelegate.reference.kernel import Array, Folds, Kernel, ResultShapes, as_run
 
 
 def _check(o: FlexOptions, spec: TensorSpec, shape: Shape = (), sizes: Array | None = None) -> None:
@@ -57,7 +55,7 @@ def _count(number: TensorSpec) -> int | None:
 # ---- TensorListReserve: element shape, number of elements
 
 
-def reserve_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def reserve_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     """None if an element's shape is not known: see `passes/tensor_lists.py`."""
     n, element = _count(inputs[1]), _element_shape(inputs[0].const)
     return (None if n is None or element is None else (n, *element),)
@@ -79,7 +77,7 @@ def reserve(o: FlexOptions, _i: Specs, outputs: Specs, sizes: Array, n: Array) -
 # ---- TensorListFromTensor: values, element shape
 
 
-def same_list(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def same_list(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     return (_list_shape(inputs[0]),)
 
 
@@ -98,7 +96,7 @@ def stack(o: FlexOptions, inputs: Specs, _y: Specs, items: Array, sizes: Array) 
     return (items,)
 
 
-def item_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def item_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     return (_list_shape(inputs[0])[1:],)
 
 
@@ -124,7 +122,7 @@ def _check_held(element: Shape, other: Shape) -> None:
         raise ValueError(f"a list of {list(element)} cannot hold {list(other)}")
 
 
-def written_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def written_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = _list_shape(inputs[0])
     _check_held(shape[1:], inputs[2].shape)
     return (shape,)
@@ -144,7 +142,7 @@ def set_item(
 # ---- TensorListLength, TensorListResize: list (, number of elements)
 
 
-def length_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def length_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     _list_shape(inputs[0])
     return ((),)
 
@@ -153,7 +151,7 @@ def length(_o: FlexOptions, items: Array) -> Array:
     return np.array(len(items))
 
 
-def resized_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def resized_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     n = _count(inputs[1])
     return (None if n is None else (n, *_list_shape(inputs[0])[1:]),)
 
@@ -167,7 +165,7 @@ def resize(_o: FlexOptions, items: Array, n: Array) -> Array:
 # ---- EmptyTensorList: element shape, the most elements
 
 
-def empty_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def empty_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     """None if an element's shape is not known, until one is pushed."""
     element = _element_shape(inputs[0].const)
     return (None if element is None else (0, *element),)
@@ -183,7 +181,7 @@ def empty(o: FlexOptions, _i: Specs, outputs: Specs, sizes: Array, _most: Array)
 # ---- TensorListPushBack: list, element; TensorListPopBack: list, element shape
 
 
-def pushed_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def pushed_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     n, *element = _list_shape(inputs[0])
     if n:
         _check_held(tuple(element), inputs[1].shape)
@@ -195,7 +193,7 @@ def push_back(o: FlexOptions, inputs: Specs, _y: Specs, items: Array, item: Arra
     return (np.concatenate([items.reshape(len(items), *item.shape), item[None]]),)
 
 
-def popped_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def popped_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     n, *element = _list_shape(inputs[0])
     if n == 0:
         raise ValueError(f"the list {inputs[0].name!r} is empty")
@@ -212,7 +210,7 @@ def pop_back(
 # ---- TensorListConcatV2: list, element shape, first dimensions of elements never written
 
 
-def concatenated_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def concatenated_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     """All elements have the same first dimension."""
     n, *element = _list_shape(inputs[0])
     if not element:
@@ -232,7 +230,7 @@ def concatenate(
 # ---- TensorListGather: list, indices, element shape
 
 
-def gathered_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def gathered_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     return ((*inputs[1].shape, *_list_shape(inputs[0])[1:]),)
 
 
@@ -254,7 +252,7 @@ def _check_indices(indices: Array, n: int) -> None:
 # ---- TensorListScatterIntoExistingList: list, values, indices
 
 
-def scattered_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def scattered_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     x, indices, _, number = inputs
     if number.const is None:
         return (None,)
@@ -271,7 +269,7 @@ def scatter(
     return scatter_into(o, _i, outputs, np.zeros(outputs[0].shape, x.dtype), x, indices)
 
 
-def existing_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def existing_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     items = _list_shape(inputs[0])
     _check_held(items[1:], _list_shape(inputs[1])[1:])
     return (items,)

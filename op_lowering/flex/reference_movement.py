@@ -11,11 +11,9 @@ from jaxdelegate.op_lowering.layout.options import ConcatenationOptions
 from jaxdelegate.op_lowering.layout.reference import concatenated_shape
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array, Kernel, as_run, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes, as_run, same_shape
 from jaxdelegate.reference.movement import ints, resolved_axis
 from jaxdelegate.wire import Message
-
-_Shapes = tuple[Shape | None, ...]
 
 
 def identity(_o: FlexOptions, x: Array) -> Array:
@@ -25,12 +23,12 @@ def identity(_o: FlexOptions, x: Array) -> Array:
 # ---- EnsureShape
 
 
-def ensured_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def ensured_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     _check_shape(o, inputs[0].shape)
     return same_shape(o, inputs)
 
 
-def settled_shape(o: FlexOptions, _inputs: Specs) -> _Shapes:
+def settled_shape(o: FlexOptions, _inputs: Specs) -> ResultShapes:
     sizes = _ensured(o)
     return (None if sizes is None or -1 in sizes else sizes,)
 
@@ -79,7 +77,7 @@ def invert_permutation(_o: FlexOptions, x: Array) -> Array:
 # ---- ConcatV2: values, axis
 
 
-def concat_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def concat_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     *values, axis = inputs
     if axis.const is None:
         return (None,)
@@ -99,7 +97,7 @@ def concat(_o: FlexOptions, *arrays: Array) -> Array:
 # ---- StridedSliceGrad: shape, begin, end, strides, gradient
 
 
-def slice_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def slice_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     return (constant(inputs[0]),)
 
 
@@ -123,7 +121,7 @@ def matrix_shape(spec: TensorSpec) -> Shape:
     return spec.shape
 
 
-def diagonals_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def diagonals_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     *batch, rows, columns = matrix_shape(inputs[0])
     if inputs[1].const is None:
         return (None,)
@@ -165,7 +163,7 @@ def _part(o: FlexOptions, offset: int, size: int, longest: int) -> slice:
     return slice(start, start + size)
 
 
-def matrices_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def matrices_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     """The smallest matrices that have the diagonals, or of the sizes that are not -1."""
     if any(spec.const is None for spec in inputs[1:4]):
         return (None,)
@@ -192,7 +190,7 @@ def matrices_of(
     return with_diagonals(o, np.full(shape, padding.reshape(()), x.dtype), x, k)
 
 
-def with_diagonals_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def with_diagonals_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     x, diagonal, k = inputs[:3]
     (shape,) = diagonals_shape(o, (x, k))
     if shape not in (None, diagonal.shape):

@@ -8,9 +8,8 @@ import numpy as np
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.reference.kernel import Array, ResultShapes
 
-_Shapes = tuple[Shape | None, ...]
 _FORMATS = {4: ("NHWC", "NCHW"), 5: ("NDHWC", "NCDHW")}  # by rank
 
 
@@ -26,7 +25,7 @@ def _check_vectors(n: int, *vectors: TensorSpec) -> None:
             raise ValueError(f"{v.name!r} {list(v.shape)} is not of the {n} channels")
 
 
-def normalized_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def normalized_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = inputs[0].shape
     n = shape[_channels(o, shape)]
     reads_averages = o.exponential_avg_factor != 1 or not o.is_training
@@ -52,7 +51,7 @@ def normalize(
     return np.moveaxis(y, -1, axis), *new, center, spread, np.zeros(())
 
 
-def gradient_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def gradient_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     dy, x, *vectors = inputs[:5]
     if dy.shape != x.shape:
         raise ValueError(f"{list(dy.shape)} and {list(x.shape)} differ")
@@ -88,14 +87,14 @@ def gradient(
 # ---- SoftmaxCrossEntropyWithLogits, SparseSoftmaxCrossEntropyWithLogits
 
 
-def soft_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def soft_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = np.broadcast_shapes(inputs[0].shape, inputs[1].shape)
     if len(shape) != 2:
         raise ValueError(f"logits {list(inputs[0].shape)} are not a matrix")
     return shape[:1], shape
 
 
-def sparse_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def sparse_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     logits, labels = inputs[0].shape, inputs[1].shape
     if len(logits) != 2 or labels != logits[:1]:
         raise ValueError(f"{list(labels)} labels for logits {list(logits)}")

@@ -10,10 +10,9 @@ from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.flex.reference_text import split_result, split_shape, strings
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 from jaxdelegate.reference.movement import ints, resolved_axis
 
-_Shapes = tuple[Shape | None, ...]
 _WIDEST = 1 << 16  # a damaged file asks for any number
 
 
@@ -29,7 +28,7 @@ def _checked(splits: Array, n: int) -> list[int]:
 # ---- StringNGrams: strings, row splits
 
 
-def ngrams_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def ngrams_shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     if len(inputs[0].shape) != 1 or len(inputs[1].shape) != 1:
         raise ValueError("expected a vector of strings and one of row splits")
     return None, inputs[1].shape
@@ -102,7 +101,7 @@ def _splits(rows: Array, n: int) -> Array:
     return np.searchsorted(rows, np.arange(n + 1))
 
 
-def dense_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def dense_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape, values, _, *partitions = inputs
     if any(spec.const is None for spec in (shape, *partitions)):
         return (None,)
@@ -147,7 +146,7 @@ def to_dense(
 # ---- DynamicPartition: values, the part of each
 
 
-def partition_shapes(o: FlexOptions, inputs: Specs) -> _Shapes:
+def partition_shapes(o: FlexOptions, inputs: Specs) -> ResultShapes:
     x, parts = inputs
     if x.shape[: len(parts.shape)] != parts.shape or o.num_partitions < 1:
         values = f"values {list(x.shape)} in parts {list(parts.shape)}"
@@ -168,7 +167,7 @@ def dynamic_partition(
 # ---- UniqueV2: values, the axis of what is compared (none: a vector's values); UniqueWithCounts
 
 
-def unique_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def unique_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     x, axis = inputs[:2]
     if axis.const is None:
         return None, None
@@ -196,7 +195,7 @@ def _ranks(values: Sequence[object]) -> Array:
     return np.array([ranks.setdefault(value, len(ranks)) for value in values], int)
 
 
-def counted_shapes(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def counted_shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     if len(inputs[0].shape) != 1:
         raise ValueError(f"values {list(inputs[0].shape)}: expected a vector")
     return None, inputs[0].shape, None

@@ -14,13 +14,10 @@ from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.reduction import reference as reduction
 from jaxdelegate.op_lowering.reduction.options import ReducerOptions
-from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Function, same_shape
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array, Function, ResultShapes, same_shape
 from jaxdelegate.reference.movement import ints, resolved_axis
 from jaxdelegate.reference.pointwise import widen
-
-_Shapes = tuple[Shape | None, ...]
-
 
 # ---- BiasAddGrad
 
@@ -31,7 +28,7 @@ def _channel_axis(o: FlexOptions, rank: int) -> int:
     return rank - 1 if o.data_format == "NHWC" else 1
 
 
-def bias_add_grad_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def bias_add_grad_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     shape = inputs[0].shape
     return ((shape[_channel_axis(o, len(shape))],),)
 
@@ -47,7 +44,7 @@ def bias_add_grad(o: FlexOptions, dy: Array) -> Array:
 # ---- Mean, Prod, Sum: values, axes
 
 
-def reduced_shape(o: FlexOptions, inputs: Specs) -> _Shapes:
+def reduced_shape(o: FlexOptions, inputs: Specs) -> ResultShapes:
     return reduction.reduced_shape(ReducerOptions(o.keep_dims), inputs)
 
 
@@ -80,7 +77,7 @@ def _scan(name: str, function: np.ufunc, neutral: float) -> Function:
 # ---- Bincount, DenseBincount: values, size, weights (empty: ones)
 
 
-def bincount_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def bincount_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     size = inputs[1].const
     return (None if size is None else (_count(size),),)
 
@@ -104,7 +101,7 @@ def bincount(_o: FlexOptions, x: Array, size: Array, weights: Array) -> Array:
     return y
 
 
-def dense_bincount_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def dense_bincount_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     if len(inputs[0].shape) not in (1, 2):
         raise ValueError(f"DenseBincount of values {list(inputs[0].shape)}")
     size = inputs[1].const
@@ -158,7 +155,7 @@ def _joined(rows: Array, ids: list[int], n: int, kind: str) -> Array:
     return y
 
 
-def segment_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def segment_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     x, ids = inputs
     if not x.shape or ids.const is None:
         return (None,)
@@ -169,7 +166,7 @@ def _segment(kind: str) -> Function:
     return lambda _o, x, ids: _joined(x, *_checked(ids, len(x)), kind)
 
 
-def sparse_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def sparse_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     x, indices, ids, *number = inputs
     if not x.shape or len(indices.shape) != 1:
         raise ValueError(f"rows {list(indices.shape)} of {list(x.shape)}")

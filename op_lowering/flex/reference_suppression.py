@@ -4,11 +4,11 @@ import numpy as np
 
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array
+from jaxdelegate.op_lowering.spec import Specs
+from jaxdelegate.reference.kernel import Array, ResultShapes
 
 
-def suppressed_shapes(o: FlexOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+def suppressed_shapes(o: FlexOptions, inputs: Specs) -> ResultShapes:
     boxes, scores, each, total = (spec for spec in inputs[:4])
     fits = len(boxes.shape) == 4 and len(scores.shape) == 3 and boxes.shape[:2] == scores.shape[:2]
     if not fits or boxes.shape[2] not in (1, scores.shape[2]) or boxes.shape[3] != 4:

@@ -10,12 +10,18 @@ from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.flex.reference_reductions import reduced_shape
 from jaxdelegate.op_lowering.lookup.reference_farmhash import fingerprint64
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.spec import Shape, Specs
+from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.optional import optional_module
-from jaxdelegate.reference.kernel import Array, Function, Kernel, broadcast_shape, same_shape
+from jaxdelegate.reference.kernel import (
+    Array,
+    Function,
+    Kernel,
+    ResultShapes,
+    broadcast_shape,
+    same_shape,
+)
 from jaxdelegate.reference.movement import ints, resolved_axis
 
-_Shapes = tuple[Shape | None, ...]
 _WIDEST = 1 << 16  # a damaged file asks for any number
 _SPACES = b" \t\n\v\f\r"  # ASCII only
 _CHARACTER = re.compile(rb"[^\x80-\xbf]")  # where a character of UTF-8 begins
@@ -89,7 +95,7 @@ def substr(o: FlexOptions, x: Array, pos: Array, n: Array) -> Array:
 # ---- StringJoin, ReduceJoin, StringSplitV2
 
 
-def joined_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def joined_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     shapes = {spec.shape for spec in inputs if spec.shape}
     if len(shapes) > 1:
         raise ValueError(f"StringJoin of {sorted(map(list, shapes))}: expected one shape, or none")
@@ -114,7 +120,7 @@ def reduce_join(o: FlexOptions, x: Array, axes: Array) -> Array:
     return np.expand_dims(y, tuple(gone)) if o.keep_dims else y
 
 
-def split_shape(_o: FlexOptions, inputs: Specs) -> _Shapes:
+def split_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
     if len(inputs[0].shape) != 1:
         raise ValueError(f"strings {list(inputs[0].shape)}: expected a vector")
     return None, None, (2,)
@@ -316,7 +322,7 @@ _ESCAPED = {b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t", b'"': b'\\"', b"'": b"\
 _UNPRINTED = re.compile(rb"[\x00-\x1f\x7f\"'\\]")
 
 
-def scalar(_o: FlexOptions, _inputs: Specs) -> _Shapes:
+def scalar(_o: FlexOptions, _inputs: Specs) -> ResultShapes:
     return ((),)
 
 

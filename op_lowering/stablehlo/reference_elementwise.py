@@ -14,11 +14,11 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCompareOptions,
     StablehloCustomCallOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes
 from jaxdelegate.reference.kernel import (
     Array,
     Folds,
     Kernel,
+    ResultShapes,
     as_run,
     same_shape,
     undeclared_shapes,
@@ -26,7 +26,7 @@ from jaxdelegate.reference.kernel import (
 from jaxdelegate.reference.pointwise import elementwise, reject_quantized, widen
 
 
-def one_shape(_options: object, inputs: Specs) -> Shapes:
+def one_shape(_options: object, inputs: Specs) -> ResultShapes:
     shapes = {spec.shape for spec in inputs}
     if len(shapes) != 1:
         raise ValueError(f"StableHLO does not broadcast {[list(s) for s in sorted(shapes)]}")
@@ -155,7 +155,7 @@ def _saturated(x: Array, limits: np.iinfo) -> Array:
     return np.asarray(np.where(x < float(limits.min), limits.min, whole), limits.dtype)
 
 
-def select_shape(_options: object, inputs: Specs) -> Shapes:
+def select_shape(_options: object, inputs: Specs) -> ResultShapes:
     """The predicate may be a scalar."""
     predicate, x, y = inputs
     return one_shape(None, (x, y) if predicate.shape == () else (predicate, x, y))
@@ -165,7 +165,7 @@ def select(_options: object, predicate: Array, x: Array, y: Array) -> Array:
     return np.where(predicate, x, y)
 
 
-def clamp_shape(_options: object, inputs: Specs) -> Shapes:
+def clamp_shape(_options: object, inputs: Specs) -> ResultShapes:
     """The bounds may be scalars."""
     low, x, high = inputs
     return one_shape(None, (x, *(spec for spec in (low, high) if spec.shape != ())))
@@ -177,7 +177,9 @@ clamp = elementwise(lambda low, x, high: np.minimum(np.maximum(x, low), high))
 # ---- CUSTOM_CALL
 
 
-def declared_shapes(_infer: object, _options: object, _inputs: Specs, outputs: Specs) -> Shapes:
+def declared_shapes(
+    _infer: object, _options: object, _inputs: Specs, outputs: Specs
+) -> ResultShapes:
     return tuple(spec.shape for spec in outputs)
 
 

@@ -11,8 +11,8 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloScatterOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.reference_body import Call, elementwise
-from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check, check_dims
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.op_lowering.stablehlo.reference_shape import check, check_dims
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 from jaxdelegate.reference.pointwise import reject_quantized
 
 
@@ -29,7 +29,7 @@ def _vectors_shape(shape: Shape, axis: int) -> tuple[Shape, int]:
 # ---- GATHER
 
 
-def gathered_shape(o: StablehloGatherOptions, inputs: Specs) -> Shapes:
+def gathered_shape(o: StablehloGatherOptions, inputs: Specs) -> ResultShapes:
     """The batch of indices, with the slices' dimensions at offset_dims."""
     shape = inputs[0].shape
     batch, depth = _vectors_shape(inputs[1].shape, o.index_vector_dim)
@@ -70,7 +70,7 @@ def gather(
 # ---- SCATTER
 
 
-def scattered_shapes(o: StablehloScatterOptions, inputs: Specs) -> Shapes:
+def scattered_shapes(o: StablehloScatterOptions, inputs: Specs) -> ResultShapes:
     n = len(inputs) // 2
     check(len(inputs) == 2 * n + 1 and n > 0, f"{len(inputs)} inputs: operands, indices, updates")
     shape, updates = inputs[0].shape, inputs[n + 1].shape

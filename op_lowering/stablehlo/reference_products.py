@@ -12,8 +12,8 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
     StablehloDotGeneralOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.reference_shape import Shapes, check, check_dims, padded
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.op_lowering.stablehlo.reference_shape import check, check_dims, padded
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 from jaxdelegate.reference.pointwise import reject_quantized
 
 
@@ -26,7 +26,7 @@ def _factor(x: Array, dtype: np.dtype) -> Array:
 # ---- DOT_GENERAL
 
 
-def dot_general_shape(o: StablehloDotGeneralOptions, inputs: Specs) -> Shapes:
+def dot_general_shape(o: StablehloDotGeneralOptions, inputs: Specs) -> ResultShapes:
     """Batch dimensions, then the other dimensions of the first input, then of the second."""
     x, w = inputs[0].shape, inputs[1].shape
     lhs = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
@@ -128,7 +128,7 @@ def _output_dims(o: StablehloConvolutionOptions) -> tuple[int, ...]:
     return (o.output_batch_dimension, *o.output_spatial_dimensions, o.output_feature_dimension)
 
 
-def convolution_shape(o: StablehloConvolutionOptions, inputs: Specs) -> Shapes:
+def convolution_shape(o: StablehloConvolutionOptions, inputs: Specs) -> ResultShapes:
     """Batch / groups, places of the window, output features, in the output's layout."""
     x, w = inputs[0].shape, inputs[1].shape
     for dims, shape in ((_input_dims(o), x), (_kernel_dims(o), w), (_output_dims(o), x)):

@@ -18,9 +18,7 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloSliceOptions,
     StablehloTransposeOptions,
 )
-from jaxdelegate.reference.kernel import Array, Kernel, as_run, undeclared_shapes
-
-Shapes = tuple[Shape | None, ...]
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes, as_run, undeclared_shapes
 
 
 def check(holds: bool, what: str) -> None:
@@ -37,7 +35,7 @@ def check_dims(name: str, dims: Sequence[int], rank: int, *, ordered: bool = Fal
 # ---- RESHAPE, BROADCAST_IN_DIM, TRANSPOSE
 
 
-def reshaped_shape(_infer: object, _options: object, inputs: Specs, outputs: Specs) -> Shapes:
+def reshaped_shape(_infer: object, _options: object, inputs: Specs, outputs: Specs) -> ResultShapes:
     x, y = inputs[0].shape, outputs[0].shape
     check(math.prod(x) == math.prod(y), f"{list(x)} does not reshape to {list(y)}")
     return (y,)
@@ -49,7 +47,7 @@ def reshape(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 def broadcast_shape(
     _infer: object, o: StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
-) -> Shapes:
+) -> ResultShapes:
     _check_broadcast(inputs[0].shape, o.broadcast_dimensions, outputs[0].shape)
     return (outputs[0].shape,)
 
@@ -74,7 +72,7 @@ def broadcast_in_dim(
     return (np.broadcast_to(expanded, shape).copy(),)
 
 
-def transposed_shape(o: StablehloTransposeOptions, inputs: Specs) -> Shapes:
+def transposed_shape(o: StablehloTransposeOptions, inputs: Specs) -> ResultShapes:
     shape, order = inputs[0].shape, o.permutation
     check(sorted(order) == list(range(len(shape))), f"{list(order)} does not permute {list(shape)}")
     return (tuple(shape[d] for d in order),)
@@ -88,7 +86,7 @@ def transpose(o: StablehloTransposeOptions, x: Array) -> Array:
 # ---- CONCATENATE
 
 
-def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> Shapes:
+def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> ResultShapes:
     first, axis = inputs[0].shape, o.dimension
     check(0 <= axis < len(first), f"dimension {axis} is outside of {list(first)}")
     others = {(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]) for spec in inputs}
@@ -103,7 +101,7 @@ def concatenate(o: StablehloConcatenateOptions, *parts: Array) -> Array:
 # ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
 
 
-def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> Shapes:
+def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> ResultShapes:
     shape = inputs[0].shape
     bounds = list(zip(o.start_indices, o.limit_indices, o.strides, strict=True))
     check(len(bounds) == len(shape), f"{o} is not for {list(shape)}")
@@ -130,7 +128,7 @@ def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[sl
     return tuple(slice(i, i + m) for i, m in zip(first, sizes, strict=True))
 
 
-def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> Shapes:
+def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> ResultShapes:
     _check_window(inputs[0].shape, o.slice_sizes, len(inputs) - 1)
     return (o.slice_sizes,)
 
@@ -139,7 +137,7 @@ def dynamic_slice(o: StablehloDynamicSliceOptions, x: Array, *starts: Array) -> 
     return x[_window(x, o.slice_sizes, starts)].copy()
 
 
-def updated_shape(_options: object, inputs: Specs) -> Shapes:
+def updated_shape(_options: object, inputs: Specs) -> ResultShapes:
     x, update, *starts = inputs
     _check_window(x.shape, update.shape, len(starts))
     return (x.shape,)
@@ -184,7 +182,7 @@ def _edges(o: StablehloPadOptions) -> Widths:
     return list(zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True))
 
 
-def padded_shape(o: StablehloPadOptions, inputs: Specs) -> Shapes:
+def padded_shape(o: StablehloPadOptions, inputs: Specs) -> ResultShapes:
     """A negative edge crops."""
     return (shape_of_padded(inputs[0].shape, _edges(o)),)
 
@@ -198,7 +196,7 @@ def _gaps(dilations: Array) -> Widths:
     return [(0, 0, int(d) - 1) for d in dilations]
 
 
-def dilated_shape(_options: object, inputs: Specs) -> Shapes:
+def dilated_shape(_options: object, inputs: Specs) -> ResultShapes:
     """None where the dilations are not constant."""
     x, dilations = inputs[0].shape, inputs[1].const
     check(inputs[1].shape == (len(x),), f"{list(inputs[1].shape)} dilations of {list(x)}")
@@ -212,7 +210,9 @@ def dilate(_options: object, x: Array, dilations: Array, value: Array) -> Array:
 # ---- IOTA
 
 
-def iota_shape(_infer: object, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> Shapes:
+def iota_shape(
+    _infer: object, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs
+) -> ResultShapes:
     shape = outputs[0].shape
     check(0 <= o.iota_dimension < len(shape), f"dimension {o.iota_dimension} of {list(shape)}")
     return (shape,)

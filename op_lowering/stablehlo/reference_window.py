@@ -18,13 +18,12 @@ from jaxdelegate.op_lowering.stablehlo.options import (
 )
 from jaxdelegate.op_lowering.stablehlo.reference_body import Apply, Call, elementwise
 from jaxdelegate.op_lowering.stablehlo.reference_shape import (
-    Shapes,
     check,
     check_dims,
     padded,
     shape_of_padded,
 )
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 from jaxdelegate.reference.pointwise import reject_quantized
 
 
@@ -45,7 +44,7 @@ def _reducer(call: Call, index: int, outputs: Specs) -> Apply:
 # ---- STABLEHLO_REDUCE
 
 
-def reduced_shapes(o: StablehloReduceOptions, inputs: Specs) -> Shapes:
+def reduced_shapes(o: StablehloReduceOptions, inputs: Specs) -> ResultShapes:
     operands = _operands(inputs)
     shape, dims = operands[0].shape, o.dimensions
     check_dims("dimensions", dims, len(shape))
@@ -111,7 +110,7 @@ def _slide(
     return results
 
 
-def window_shapes(o: StablehloReduceWindowOptions, inputs: Specs) -> Shapes:
+def window_shapes(o: StablehloReduceWindowOptions, inputs: Specs) -> ResultShapes:
     operands = _operands(inputs)
     shape = operands[0].shape
     return (_places(_complete(o, len(shape)), shape),) * len(operands)
@@ -144,7 +143,7 @@ def _builtin(sizes: Array, strides: Array, dilations: Array) -> StablehloReduceW
     return _complete(options, len(size))
 
 
-def builtin_shape(_o: ReduceWindowOptions, inputs: Specs) -> Shapes:
+def builtin_shape(_o: ReduceWindowOptions, inputs: Specs) -> ResultShapes:
     """None where sizes, strides and dilations are not constant."""
     sizes, strides, dilations = (spec.const for spec in inputs[2:5])
     if sizes is None or strides is None or dilations is None:
