@@ -4,21 +4,18 @@ Semantics: the StableHLO specification. Its precision_config is a lower bound, w
 policy satisfies.
 """
 
-import dataclasses
 import math
-from typing import Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common.downcast import downcast, upcast
+from jaxdelegate.op_lowering.common.downcast import upcast
 from jaxdelegate.op_lowering.common.pointwise import BOOLS, COMPLEX, INTEGERS
-from jaxdelegate.op_lowering.common.products import nothing
+from jaxdelegate.op_lowering.common.products import Arithmetic, nothing
 from jaxdelegate.op_lowering.common.signature import Input
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Op, table
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS, convert
 from jaxdelegate.op_lowering.stablehlo.options import (
@@ -37,47 +34,27 @@ def _why_not_products(op: Op[_Options]) -> str | None:
     return None if one_kind else f"products of {x.dtype} are not {y.dtype}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Arithmetic:
-    """The dtypes of operands and of their sums under the precision policy."""
+def _arithmetic(op: Op[_Options]) -> Arithmetic:
+    """Sums have the wider dtype of input and output; booleans are counted.
 
-    operand: np.dtype
-    total: np.dtype  # lax's result
-    precision: str
-    rounds_exactly: bool
+    Half-precision operands are not converted where the device multiplies them; a CPU does not.
+    """
+    policy, dtype = op.context.precision, op.inputs[0].dtype
+    widest = max(dtype, op.outputs[0].dtype, key=lambda d: d.itemsize)
+    is_byte = widest.itemsize == 1  # XLA multiplies int8 wrongly on a GPU: integer_products.dot
+    total = np.dtype(np.int32) if is_byte else policy.accumulator(widest)
+    stays = dtype in HALVES and op.context.platform != "cpu"
+    operand = dtype if stays else total
+    return Arithmetic(operand, total, policy.precision(operand), total)
 
-    @classmethod
-    def of(cls, op: Op[_Options]) -> Self:
-        """Sums have the wider dtype of input and output; booleans are counted.
 
-        Half-precision operands are not converted where the device multiplies them; a CPU does not.
-        """
-        policy, dtype = op.context.precision, op.inputs[0].dtype
-        widest = max(dtype, op.outputs[0].dtype, key=lambda d: d.itemsize)
-        is_byte = widest.itemsize == 1  # XLA multiplies int8 wrongly on a GPU: integer_products.dot
-        total = np.dtype(np.int32) if is_byte else policy.accumulator(widest)
-        stays = dtype in HALVES and op.context.platform != "cpu"
-        operand = dtype if stays else total
-        return cls(operand, total, policy.precision(operand), policy.rounds_exactly)
+def _preferred(arithmetic: Arithmetic) -> np.dtype | None:
+    """The `preferred_element_type`; None: the operands' dtype.
 
-    def reduced(self, policy: PrecisionPolicy, operand: np.dtype, total: np.dtype) -> Self:
-        precision = policy.precision(operand)
-        return dataclasses.replace(self, operand=operand, total=total, precision=precision)
-
-    @property
-    def preferred(self) -> np.dtype | None:
-        """The `preferred_element_type`; None: the operands' dtype.
-
-        JAX may lower and differentiate products without 64-bit types, and would then cut an
-        explicit dtype to 32 bits.
-        """
-        return None if self.total == self.operand else self.total
-
-    def downcast(self, x: jax.Array) -> jax.Array:
-        if self.operand in HALVES and x.dtype == np.float32:
-            reduced: jax.Array = downcast(x, self.operand, exactly=self.rounds_exactly)
-            return reduced
-        return jnp.asarray(x, self.operand)
+    JAX may lower and differentiate products without 64-bit types, and would then cut an explicit
+    dtype to 32 bits.
+    """
+    return None if arithmetic.total == arithmetic.operand else arithmetic.total
 
 
 def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
@@ -88,19 +65,15 @@ def _stored(y: jax.Array, dtype: np.dtype) -> jax.Array:
 # ---- DOT_GENERAL
 
 
-def _dot_arithmetic(op: Op[StablehloDotGeneralOptions]) -> _Arithmetic:
+def _dot_arithmetic(op: Op[StablehloDotGeneralOptions]) -> Arithmetic:
     (x, w), (y,), o = op.inputs[:2], op.outputs, op.options
-    arithmetic, policy = _Arithmetic.of(op), op.context.precision
     if not x.dtype == y.dtype == np.float32:
-        return arithmetic
+        return _arithmetic(op)
     bound = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
     output_channels = math.prod(n for axis, n in enumerate(w.shape) if axis not in bound)
     batches = math.prod(x.shape[axis] for axis in o.lhs_batching_dimensions)
     rows = math.prod(y.shape) // max(output_channels * batches, 1)
-    operand = policy.operand_dtype(
-        x.dtype, x.const, w.const, rows=rows, output_channels=output_channels
-    )
-    return arithmetic.reduced(policy, operand, policy.total(operand))
+    return Arithmetic.of_dot(op.context, rows, output_channels, x, w)
 
 
 def _lower_dot(op: Op[StablehloDotGeneralOptions]) -> Function:
@@ -110,11 +83,11 @@ def _lower_dot(op: Op[StablehloDotGeneralOptions]) -> Function:
 
     def dot_general(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         y = lax.dot_general(
-            arithmetic.downcast(x),
-            arithmetic.downcast(w),
+            arithmetic.reduced(jnp.asarray(x)),
+            arithmetic.reduced(jnp.asarray(w)),
             (contract, batch),
             precision=arithmetic.precision,
-            preferred_element_type=arithmetic.preferred,
+            preferred_element_type=_preferred(arithmetic),
         )
         return (_stored(y, dtype),)
 
@@ -163,10 +136,10 @@ def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
     (x_spec, w_spec), (y_spec,), o = op.inputs[:2], op.outputs, op.options
     if 0 in (*x_spec.shape, *w_spec.shape, *y_spec.shape):
         return nothing(op.outputs)
-    arithmetic, policy = _Arithmetic.of(op), op.context.precision
-    if x_spec.dtype == y_spec.dtype == np.float32:
-        operand = policy.convolved(x_spec.dtype, x_spec.const, w_spec.const)
-        arithmetic = arithmetic.reduced(policy, operand, policy.convolution_total(operand))
+    is_float32 = x_spec.dtype == y_spec.dtype == np.float32
+    arithmetic = (
+        Arithmetic.of_convolution(op.context, x_spec, w_spec) if is_float32 else _arithmetic(op)
+    )
     rank, (feature_groups, batch_groups) = len(o.input_spatial_dimensions), _groups(o)
     # An absent attribute is neutral.
     ones, edges = (1,) * rank, o.padding or (0, 0) * rank
@@ -175,8 +148,8 @@ def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
 
     def convolution(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         y = lax.conv_general_dilated(
-            arithmetic.downcast(x),
-            lax.rev(arithmetic.downcast(jnp.asarray(w)), reversed_dims),
+            arithmetic.reduced(jnp.asarray(x)),
+            lax.rev(arithmetic.reduced(jnp.asarray(w)), reversed_dims),
             o.window_strides or ones,
             list(zip(edges[::2], edges[1::2], strict=True)),
             lhs_dilation=o.lhs_dilation or ones,
@@ -185,7 +158,7 @@ def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
             feature_group_count=feature_groups,
             batch_group_count=batch_groups,
             precision=arithmetic.precision,
-            preferred_element_type=arithmetic.preferred,
+            preferred_element_type=_preferred(arithmetic),
         )
         return (_stored(y, y_spec.dtype),)
 
