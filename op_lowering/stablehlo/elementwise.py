@@ -26,7 +26,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     Operands,
     pointwise,
 )
-from jaxdelegate.op_lowering.common.signature import ANY, Input
+from jaxdelegate.op_lowering.common.signature import ANY, REAL_OF, Input
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import (
     StablehloComparisonDirection,
@@ -84,13 +84,12 @@ def _power(x: jax.Array, y: jax.Array) -> jax.Array:
 
 # ---- one input
 
-_REAL_PARTS = {np.dtype(np.complex64): np.float32, np.dtype(np.complex128): np.float64}
 _SIGNED: Dtypes = frozenset(d for d in INTEGERS if d.kind == "i")
 
 
 def _why_not_abs(op: Op[NoOptions]) -> str | None:
     x = op.inputs[0].dtype
-    return why_not_dtype(op.outputs[0], frozenset([np.dtype(_REAL_PARTS.get(x, x))]))
+    return why_not_dtype(op.outputs[0], frozenset([REAL_OF.get(x, x)]))
 
 
 # ---- COMPARE
