@@ -34,7 +34,7 @@ from jaxdelegate.lowering.callees import Callees
 from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.rewrites import registry as rewrites
 from jaxdelegate.model.records import read_model
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.options import DelegateOptions
 
 FLAGS = flags.FLAGS
@@ -145,9 +145,8 @@ def _lowered(
     model = read_model(content)
     subgraph = model.subgraphs[0]
     policy = precision_policy.policy_here(options, platform)
-    context = LoweringContext(
-        platform, policy, options.quant_mode, triton_kernels=platform == "gpu"
-    )
+    kernels = KernelSet(triton=platform == "gpu")
+    context = LoweringContext(platform, policy, options.quant_mode, kernels=kernels)
     return lowering.lower_partition(
         subgraph.operators,
         dict(enumerate(batched_specs(subgraph, batch, model.subgraphs))),

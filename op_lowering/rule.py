@@ -65,60 +65,133 @@ class StaticLoop:
 
 
 @dataclasses.dataclass(frozen=True)
-class LoweringContext:
-    """Everything outside the operator that a rule may depend on; indices stand for subgraphs."""
+class KernelSet:
+    """The kernels of ours that a rule may call. JAX can transform none of these calls.
 
-    platform: str = "cpu"  # "cpu" | "gpu" | "tpu"
+    Attributes:
+        cpu: those of jaxdelegate/kernels.
+        cpu_bfloat16: among them the one that multiplies bfloat16.
+        cpu_int8_sums: they multiply int8 and add in one instruction.
+        triton: the kernels for GPUs.
+        mosaic: the kernel for TPUs.
+    """
+
+    cpu: bool = False
+    cpu_bfloat16: bool = False
+    cpu_int8_sums: bool = False
+    triton: bool = False
+    mosaic: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramTraits:
+    """What all operators of a program have in common, besides device and precision.
+
+    Attributes:
+        may_use_floats: in integer mode, an operator runs in floats where they are faster, or
+            integers impossible.
+        weights_vary: constants are parameters, in the file's layout at each call.
+        follows_xnnpack: sums and products of floats may be infinite, as XNNPACK's are; LiteRT's
+            other kernels return the largest number then, which lengthens programs. Normalization is
+            one call even if a later operator quantizes its result.
+        algorithms: names of algorithms, by `operator_key`.
+    """
+
+    may_use_floats: bool = False
+    weights_vary: bool = False
+    follows_xnnpack: bool = False
+    algorithms: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultUse:
+    """What becomes of an operator's results.
+
+    Attributes:
+        quantized_later: a quantized operator depends on them.
+        grid: its only result is rounded to this grid next; see `Lowered.is_on_grid`.
+    """
+
+    quantized_later: bool = False
+    grid: Grid | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SubgraphAccess:
+    """The subgraphs that operators call; an index names one.
+
+    Attributes:
+        lower: (index, specs of its inputs) -> its function; None: the declared specs. With
+            `is_closed=True` the function holds its constants, even if others become parameters.
+        why_not: (index, specs of its inputs) -> why it cannot be lowered, or None.
+        static_loop: (condition's index, body's, specs of the loop's inputs) -> the loop, if its
+            number of iterations is known. None: loops are not going to be differentiated.
+    """
+
+    lower: Callable[..., Function]
+    why_not: Callable[..., str | None]
+    static_loop: Callable[[int, int, Specs], StaticLoop | None] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweringContext:
+    """Everything outside the operator that a rule may depend on.
+
+    Attributes:
+        platform: "cpu", "gpu" or "tpu".
+        precision: the dtypes of stored values, products and sums.
+        quant_mode: how quantized operators are computed.
+        enable_quant: whether XLA may run quantized operators.
+        kernels: those that the rule may call.
+        program: what all operators of the program have in common.
+        subgraphs: those that the operator may call; None: they are out of reach.
+        op_version: the operator's version in the file.
+        intermediates: an integer LSTM's scales between its gates.
+        result: what becomes of its results.
+        algorithm: one of the rule's `algorithms`; None: the default.
+    """
+
+    platform: str = "cpu"
     precision: PrecisionPolicy = PrecisionPolicy()
     quant_mode: Literal["float_view", "integer"] = "float_view"
-    may_use_floats: bool = False  # in integer mode: where they are faster, or integers impossible
     enable_quant: bool = True
+    kernels: KernelSet = KernelSet()
+    program: ProgramTraits = ProgramTraits()
+    subgraphs: SubgraphAccess | None = None
     op_version: int = 1
-    native_kernels: bool = False  # may call jaxdelegate/kernels, whose calls JAX cannot transform
-    native_bfloat16: bool = False  # may also call the CPU kernel that multiplies bfloat16
-    adds_int8_products: bool = False  # the CPU kernels multiply int8 and add in one instruction
-    weights_vary: bool = False  # constants are parameters, in the file's layout at each call
-    triton_kernels: bool = False  # may call the GPU kernels, which JAX cannot differentiate
-    mosaic_kernels: bool = False  # may call the TPU kernel, which JAX cannot differentiate either
-    # Sums and products of floats may be infinite, as XNNPACK's are; LiteRT's other kernels return
-    # the largest number then, which lengthens programs. Normalization is one call even if a later
-    # operator quantizes its result.
-    follows_xnnpack: bool = False
-    quantized_later: bool = False  # a quantized operator depends on its results
-    grid: Grid | None = None  # its only result is rounded to this grid next; `Lowered.is_on_grid`
-    intermediates: tuple[TensorSpec, ...] = ()  # integer LSTM: scales between its gates
-    # Both take (subgraph, specs of its inputs); None: the declared specs. With `is_closed=True`
-    # the function of the first one holds its constants, even if others become parameters.
-    lower_subgraph: Callable[..., Function] | None = None
-    why_not_subgraph: Callable[..., str | None] | None = None
-    # (condition's subgraph, body's, specs of the loop's inputs) -> the loop, if its number of
-    # iterations is known. None: loops are not going to be differentiated.
-    static_loop: Callable[[int, int, Specs], StaticLoop | None] | None = None
-    # By operator_key.
-    algorithms: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    # One of the rule's `algorithms`; None: the default.
+    intermediates: tuple[TensorSpec, ...] = ()
+    result: ResultUse = ResultUse()
     algorithm: str | None = None
 
     @property
     def follows_kernels(self) -> bool:
         """Whether to add floats in LiteRT's order, because a later operator quantizes them."""
-        return self.quant_mode == "integer" and self.platform == "cpu" and self.quantized_later
+        is_by_integers = self.quant_mode == "integer" and self.platform == "cpu"
+        return is_by_integers and self.result.quantized_later
 
-    def without_kernels(self, **changes: Any) -> Self:
-        """The context without any of our kernels, which JAX cannot transform; other `changes`."""
-        return dataclasses.replace(
-            self,
-            native_kernels=False,
-            native_bfloat16=False,
-            adds_int8_products=False,
-            triton_kernels=False,
-            mosaic_kernels=False,
-            **changes,
-        )
+    def why_not_subgraph(self, index: int, inputs: Specs) -> str | None:
+        """Why a subgraph that the operator calls cannot be lowered for these inputs, or None."""
+        if self.subgraphs is None:
+            return "the delegate has no access to the subgraphs that the operator calls"
+        return self.subgraphs.why_not(index, inputs)
+
+    def lower_subgraph(self, index: int, inputs: Specs, **how: Any) -> Function:
+        """A subgraph that the operator calls, as a function of its inputs: `SubgraphAccess.lower`.
+
+        Raises:
+            ValueError: it is out of reach.
+        """
+        if self.subgraphs is None:
+            raise ValueError(f"no access to subgraph {index}")
+        return self.subgraphs.lower(index, inputs, **how)
+
+    def in_program(self, **changes: Any) -> Self:
+        """The context in a program with other `ProgramTraits`."""
+        return dataclasses.replace(self, program=dataclasses.replace(self.program, **changes))
 
     def on_gpu(self, precision: PrecisionPolicy) -> Self:
         """The context of an emulated GPU, on any device, under a precision policy."""
-        return self.without_kernels(platform="gpu", precision=precision)
+        return dataclasses.replace(self, platform="gpu", precision=precision, kernels=KernelSet())
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

@@ -257,7 +257,7 @@ class _Explanations:
         if not self._is_quantized((*operator.inputs, *operator.outputs)):
             return False  # only the named reference decides
         modes = {context.quant_mode for context in self.test.contexts}
-        may_use_floats = any(context.may_use_floats for context in self.test.contexts)
+        may_use_floats = any(context.program.may_use_floats for context in self.test.contexts)
         in_floats = "float_view" in modes or may_use_floats
         may_round = "integer" in modes and not self._is_quantized(operator.outputs)
         if not (may_round or in_floats):

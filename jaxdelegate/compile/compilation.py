@@ -259,7 +259,7 @@ class Compilation:
                 specs,
                 node.inputs,
                 outputs,
-                dataclasses.replace(context, algorithms=algorithms or {}),
+                context.in_program(algorithms=algorithms or {}),
                 rewrites=self.rewrites,
             )
 

@@ -65,7 +65,7 @@ class Compiler:
         Args:
             options: what is computed, and how.
             target: the device; None: that of the options.
-            follows_xnnpack: see `LoweringContext`.
+            follows_xnnpack: see `ProgramTraits`.
         """
         client.check_process()
         self._follows_xnnpack = follows_xnnpack
@@ -102,7 +102,11 @@ class Compiler:
     def context(self) -> LoweringContext:
         """What lowering depends on besides the operator."""
         from jaxdelegate.compile import precision_policy  # noqa: PLC0415 (see the module's docstring)
-        from jaxdelegate.op_lowering.rule import LoweringContext  # noqa: PLC0415
+        from jaxdelegate.op_lowering.rule import (  # noqa: PLC0415
+            KernelSet,
+            LoweringContext,
+            ProgramTraits,
+        )
 
         precision = precision_policy.policy_here(self.options, self.platform)
         remark = precision_policy.remark(self.options, self.platform, precision)
@@ -113,14 +117,18 @@ class Compiler:
             platform=self.platform,
             precision=precision,
             quant_mode=quant_mode,
-            may_use_floats=self.options.quant_mode == "auto" and quant_mode == "integer",
             enable_quant=self.options.enable_quant,
-            native_kernels=self.is_native,
-            native_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
-            adds_int8_products=self.is_native and kernels.adds_int8_products(),
-            triton_kernels=self.options.native_kernels is not False and self.target.runs_triton,
-            mosaic_kernels=self.options.native_kernels is not False and self.platform == "tpu",
-            follows_xnnpack=self._follows_xnnpack,
+            kernels=KernelSet(
+                cpu=self.is_native,
+                cpu_bfloat16=self.is_native and kernels.multiplies_bfloat16(),
+                cpu_int8_sums=self.is_native and kernels.adds_int8_products(),
+                triton=self.options.native_kernels is not False and self.target.runs_triton,
+                mosaic=self.options.native_kernels is not False and self.platform == "tpu",
+            ),
+            program=ProgramTraits(
+                may_use_floats=self.options.quant_mode == "auto" and quant_mode == "integer",
+                follows_xnnpack=self._follows_xnnpack,
+            ),
         )
 
     @functools.cached_property
@@ -173,7 +181,7 @@ class Compiler:
 
     def runs_in_floats(self, node: Node) -> bool:
         """Whether a quantized node runs in floats although others run in integers."""
-        if node.is_constant or not self.context.may_use_floats:
+        if node.is_constant or not self.context.program.may_use_floats:
             return False
         found: bool = compilation_module().runs_in_floats(node, self.context)
         return found

@@ -26,7 +26,7 @@ from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.lowering.partition import lower_partition
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
 
 _DEFAULT = "default"  # the form for all platforms that have none of their own
@@ -90,7 +90,7 @@ class Lowerings:
         if platform != context.platform:
             precision = precision_policy.policy_here(self._compiler.options, platform)
         form = "cpu" if platform == "cpu" else _NEUTRAL
-        return context.without_kernels(platform=form, precision=precision)
+        return dataclasses.replace(context, platform=form, precision=precision, kernels=KernelSet())
 
     def _partition(
         self, shapes: Shapes, context: LoweringContext, *, learns: bool

@@ -21,7 +21,7 @@ from jaxdelegate.model.records import Operator, Subgraph
 from jaxdelegate.op_lowering.dtypes import FLOATS, HANDLES
 from jaxdelegate.op_lowering.options import why_not_alike
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, StaticLoop
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, StaticLoop, SubgraphAccess
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.passes.explicit_state import with_explicit_states
 from jaxdelegate.passes.propagation import (
@@ -48,12 +48,8 @@ class Callees:
 
     def in_context(self) -> LoweringContext:
         """The lowering context, extended by functions that lower these subgraphs."""
-        return dataclasses.replace(
-            self.context,
-            lower_subgraph=self.lower,
-            why_not_subgraph=self.why_not,
-            static_loop=self.static_loop,
-        )
+        subgraphs = SubgraphAccess(self.lower, self.why_not, self.static_loop)
+        return dataclasses.replace(self.context, subgraphs=subgraphs)
 
     def why_not(self, index: int, inputs: Specs | None = None) -> str | None:
         """Why a subgraph cannot be lowered for these inputs (None: as declared)."""

@@ -55,7 +55,7 @@ def is_possible(name: str, options: Options, inputs: Specs, outputs: Specs) -> b
 def is_faster(name: str, inputs: Specs, outputs: Specs, *, adds_products: bool) -> bool:
     """Whether an operator is faster in floats than in integers: some of dynamic range.
 
-    `adds_products`: the context's `adds_int8_products`.
+    `adds_products`: the context's `kernels.cpu_int8_sums`.
     """
     present = (spec for spec in (*inputs, *outputs) if spec is not None and spec.const is None)
     if any(spec.dtype.kind != "f" for spec in present):

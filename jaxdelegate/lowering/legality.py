@@ -38,15 +38,16 @@ def context_for(
 ) -> LoweringContext:
     """The lowering context of one operator: version, intermediate tensors, precision."""
     intermediates = tuple(specs[i] for i in operator.intermediates if i in specs)
-    precision, lower_callee = context.precision.of_operator(operator.index), context.lower_subgraph
-    if lower_callee is not None and precision != context.precision:
-        lower_callee = functools.partial(lower_callee, precision=precision)
+    precision, subgraphs = context.precision.of_operator(operator.index), context.subgraphs
+    if subgraphs is not None and precision != context.precision:
+        lower = functools.partial(subgraphs.lower, precision=precision)
+        subgraphs = dataclasses.replace(subgraphs, lower=lower)
     return dataclasses.replace(
         context,
         op_version=operator.version,
         intermediates=intermediates,
         precision=precision,
-        lower_subgraph=lower_callee,
+        subgraphs=subgraphs,
     )
 
 
@@ -60,7 +61,8 @@ def as_seen(
     """The operator as its rule sees it; specs are as declared."""
     options = operator.options
     if arithmetic is Arithmetic.INTEGER:
-        context = dataclasses.replace(context, quant_mode="integer", grid=None)
+        result = dataclasses.replace(context.result, grid=None)
+        context = dataclasses.replace(context, quant_mode="integer", result=result)
     elif arithmetic is Arithmetic.FLOAT:
         context = dataclasses.replace(context, quant_mode="float_view")
         options = fake_quantization.options_of(options, inputs)
@@ -80,7 +82,7 @@ def why_not(
         return "it is quantized, and the option enable_quant is off"
     if context.quant_mode == "float_view":
         return _why_not_viewed(context, rule, operator, inputs, outputs)
-    if context.may_use_floats and _runs_in_floats(context, rule, operator, inputs, outputs):
+    if context.program.may_use_floats and _runs_in_floats(context, rule, operator, inputs, outputs):
         return None
     return _reason(rule, operator, as_seen(context, operator, inputs, outputs))
 
@@ -98,7 +100,7 @@ def runs_in_floats(
 def _runs_in_floats(
     context: LoweringContext, rule: OpRule, operator: Operator, inputs: Specs, outputs: Specs
 ) -> bool:
-    name, adds_products = operator.name, context.adds_int8_products
+    name, adds_products = operator.name, context.kernels.cpu_int8_sums
     if not float_operators.is_possible(name, operator.options, inputs, outputs):
         return False
     is_faster = float_operators.is_faster(name, inputs, outputs, adds_products=adds_products)

@@ -141,15 +141,19 @@ def _with_called_weights(lower: Lower, op: Op[Options]) -> tuple[Function, Calle
     The first lowering collects the subgraphs that it calls. Each call lowers it again, with
     subgraphs as functions that contain the weights of the call.
     """
-    callee_of, callees, count = op.context.lower_subgraph, list[Any](), len(op.inputs)
-    if callee_of is None:
+    subgraphs, callees, count = op.context.subgraphs, list[Any](), len(op.inputs)
+    if subgraphs is None:
         return lower(op), {}
 
+    def lowered_by(lower_subgraph: Callable[..., Function]) -> Function:
+        called = dataclasses.replace(subgraphs, lower=lower_subgraph)
+        return lower(op.in_context(subgraphs=called))
+
     def collecting(*which: Any, **how: Any) -> Function:
-        callees.append(callee_of(*which, **how))
+        callees.append(subgraphs.lower(*which, **how))
         return callees[-1]  # type: ignore[no-any-return]
 
-    lowered = lower(op.in_context(lower_subgraph=collecting))
+    lowered = lowered_by(collecting)
     if not callees:
         return lowered, {}
     called: CalledWeights = {}
@@ -160,9 +164,9 @@ def _with_called_weights(lower: Lower, op: Op[Options]) -> tuple[Function, Calle
         weights = dict(zip(called, arrays[count:], strict=True))
 
         def holding(*which: Any, **how: Any) -> Function:
-            return callee_of(*which, **how).holding(weights)  # type: ignore[attr-defined,no-any-return]
+            return subgraphs.lower(*which, **how).holding(weights)  # type: ignore[attr-defined,no-any-return]
 
-        return lower(op.in_context(lower_subgraph=holding))(*arrays[:count])
+        return lowered_by(holding)(*arrays[:count])
 
     if isinstance(lowered, Lowered):
         return dataclasses.replace(lowered, run=run, prepare={}), called

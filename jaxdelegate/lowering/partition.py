@@ -12,7 +12,7 @@ from jaxdelegate.lowering.operators import lower_operator
 from jaxdelegate.lowering.rewrites.pattern_rewriter import Rewritten
 from jaxdelegate.lowering.rewrites.registry import rewritten
 from jaxdelegate.model.records import Operator
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import LoweringContext, ResultUse
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
 from jaxdelegate.passes.propagation import gather, is_constant
 
@@ -97,9 +97,9 @@ class _Graph:
             operators, specs = fake_quantization.view(operators, specs, kept)
         pending = [op for op in operators if not is_constant(gather(specs, op.outputs))]
         in_floats = frozenset[int]()
-        if context.may_use_floats:
+        if context.program.may_use_floats:
             in_floats = frozenset(op.index for op in pending if runs_in_floats(context, op, specs))
-            context = dataclasses.replace(context, may_use_floats=False)
+            context = context.in_program(may_use_floats=False)
         # LiteRT's order of sums gives its bits, which a graph partly in floats does not have.
         later = frozenset[int]() if in_floats else _quantized_later(pending, specs)
         return cls(context, specs, pending, stored, on_integers, in_floats, quantized_later=later)
@@ -119,7 +119,7 @@ class _Graph:
         self, operator: Operator, parts: Sequence[Operator], inputs: Specs, outputs: Specs
     ) -> bool:
         later = operator.index in self.quantized_later
-        context = dataclasses.replace(self.context, quantized_later=later)
+        context = dataclasses.replace(self.context, result=ResultUse(later))
         whole = _keeping_whole(context, {operator.index: parts})
         context = context_for(whole, operator, self.specs)
         return why_not(context, operator, inputs, outputs) is None
@@ -142,8 +142,7 @@ class _Graph:
                 new.specs,
                 dataclasses.replace(
                     context,
-                    quantized_later=op.index in self.quantized_later,
-                    grid=grids.get(op.index),
+                    result=ResultUse(op.index in self.quantized_later, grids.get(op.index)),
                 ),
                 raw_weights=raw_weights,
                 integers=self.on_integers.get(op.index),
@@ -156,13 +155,13 @@ class _Graph:
 def _context_of_program(context: LoweringContext, *, raw_weights: bool) -> LoweringContext:
     if context.precision.rounds_exactly:
         # No device-specific kernels, so that the same rewrites apply to every dtype.
-        context = dataclasses.replace(
-            context, native_kernels=False, triton_kernels=False, mosaic_kernels=False
-        )
-    context = dataclasses.replace(context, weights_vary=raw_weights)
-    if not raw_weights:  # in a delegate's program, a loop's condition decides when it ends
-        context = dataclasses.replace(context, static_loop=None)
-    return context
+        kernels = dataclasses.replace(context.kernels, cpu=False, triton=False, mosaic=False)
+        context = dataclasses.replace(context, kernels=kernels)
+    subgraphs = context.subgraphs
+    if subgraphs is not None and not raw_weights:
+        # In a delegate's program, a loop's condition decides when it ends.
+        subgraphs = dataclasses.replace(subgraphs, static_loop=None)
+    return dataclasses.replace(context.in_program(weights_vary=raw_weights), subgraphs=subgraphs)
 
 
 def _states(

@@ -202,7 +202,7 @@ class _Bench:
     def _program(self, candidate: Candidate, algorithm: str) -> Program:
         # XLA fuses the default with its neighbors; a named algorithm is a separate computation.
         algorithms = {} if algorithm == candidate.algorithms[0] else {candidate.key: algorithm}
-        context = dataclasses.replace(self.context, algorithms=algorithms)
+        context = self.context.in_program(algorithms=algorithms)
         alone = _surrounded(
             candidate.operator, self.partition.specs, self._inputs(candidate.operator)
         )

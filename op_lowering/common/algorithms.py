@@ -33,9 +33,9 @@ def operator_key(name: str, op: Op[Options]) -> str:
 
 def with_algorithm(rule: OpRule, op: Op[Options]) -> Op[Options]:
     """The operator with the algorithm that was chosen for operators of its key."""
-    if not op.context.algorithms or rule.algorithms is None:
+    if not op.context.program.algorithms or rule.algorithms is None:
         return op
-    return op.in_context(algorithm=op.context.algorithms.get(operator_key(rule.name, op)))
+    return op.in_context(algorithm=op.context.program.algorithms.get(operator_key(rule.name, op)))
 
 
 def with_barriers(run: Function, inputs: Specs) -> Function:

@@ -38,7 +38,7 @@ def takes(
     rows, depth, columns = shape
     across, down = -(-columns // _block(columns, _COLUMNS)), -(-rows // _block(rows, _ROWS))
     return (
-        context.triton_kernels
+        context.kernels.triton
         and across * down >= _LEAST_BLOCKS
         and (x.dtype, w.dtype, y.dtype, end.accumulator) == (INT8, INT8, INT8, INT32)
         and end.scale is None

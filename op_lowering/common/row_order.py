@@ -31,7 +31,7 @@ def has_few_rows(context: LoweringContext, x: TensorSpec) -> bool:
     A sequence of a language model is then the same alone and with others in a batch.
     """
     rows = math.prod(x.shape[:-1])
-    return context.native_kernels and x.dtype == np.float32 and 0 < rows <= _MOST_ROWS
+    return context.kernels.cpu and x.dtype == np.float32 and 0 < rows <= _MOST_ROWS
 
 
 def sum_in_order(x: jax.Array, axes: _Axes) -> jax.Array:

@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 
 def may_multiply(context: LoweringContext, operand: np.dtype) -> bool:
     """Whether the kernel computes products with operands of this dtype."""
-    return context.native_kernels and context.precision.storage == operand == FLOAT32
+    return context.kernels.cpu and context.precision.storage == operand == FLOAT32
 
 
 def takes(x: jax.Array, w: jax.Array, *, is_transposed: bool) -> bool:

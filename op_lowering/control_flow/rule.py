@@ -41,20 +41,12 @@ _Loop = TypeVar("_Loop", bound=WhileOptions | StablehloWhileOptions)
 def _why_not_called(context: LoweringContext, callees: Sequence[int], inputs: Specs) -> str | None:
     if any(spec is None for spec in inputs):
         return "an input is left out"
-    if context.why_not_subgraph is None:
-        return "the delegate has no access to the subgraphs that the operator calls"
     return first_reason(*(context.why_not_subgraph(index, inputs) for index in callees))
 
 
 def _unknown(specs: Specs) -> Specs:
     """The specs without constants: in lax's branches and loops every operand is traced."""
     return tuple(spec and dataclasses.replace(spec, const=None) for spec in specs)
-
-
-def _lowered(context: LoweringContext, index: int, inputs: Specs) -> Function:
-    if context.lower_subgraph is None:
-        raise ValueError(f"no access to subgraph {index}")
-    return context.lower_subgraph(index, inputs)
 
 
 def _branching(
@@ -75,7 +67,7 @@ def _branching(
 
     def lower(op: Op[OptionsT]) -> Function:
         inputs = _unknown(op.inputs[1:])
-        functions = [_lowered(op.context, index, inputs) for index in branches(op.options)]
+        functions = [op.context.lower_subgraph(index, inputs) for index in branches(op.options)]
 
         def branch(chosen: jax.Array, *arrays: jax.Array) -> tuple[Any, ...]:
             number = select(chosen.reshape(()))
@@ -100,12 +92,13 @@ def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
 
     def lower(op: Op[_Loop]) -> Function:
         condition, body = op.options.cond_subgraph_index, op.options.body_subgraph_index
-        inputs, static_loop = _unknown(op.inputs), op.context.static_loop
-        run_body = _lowered(op.context, body, inputs)
+        inputs, called = _unknown(op.inputs), op.context.subgraphs
+        static_loop = None if called is None else called.static_loop
+        run_body = op.context.lower_subgraph(body, inputs)
         static = None if static_loop is None else static_loop(condition, body, op.inputs)
         if static is not None:
             return _repeated(run_body, static)
-        loop = _while(_lowered(op.context, condition, inputs), run_body)
+        loop = _while(op.context.lower_subgraph(condition, inputs), run_body)
         return loop if static_loop is None else _forward_only(loop, name, op.outputs)
 
     return OpRule(name, options_type, 1, why_not, lower, results=0)
@@ -164,7 +157,7 @@ def calling(
         return _why_not_called(op.context, (callee(op.options),), op.inputs)
 
     def lower(op: Op[OptionsT]) -> Function:
-        return _lowered(op.context, callee(op.options), op.inputs)
+        return op.context.lower_subgraph(callee(op.options), op.inputs)
 
     return OpRule(name, options_type, 1, why_not, lower, arity=0, results=0)
 

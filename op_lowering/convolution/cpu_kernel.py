@@ -68,7 +68,7 @@ def algorithms(
     """The default first; `c` is None for FULLY_CONNECTED."""
     specs = [spec for spec in tensors if spec is not None]
     is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
-    if not (context.native_kernels and is_float32 and tensors.w.const is not None):
+    if not (context.kernels.cpu and is_float32 and tensors.w.const is not None):
         return ()
     operand = _operand(context, tensors, c)
     if operand == FLOAT32:
@@ -99,7 +99,7 @@ def _multiplies_reduced(context: LoweringContext, c: Convolution | None, tensors
     is_matrix = c is None or (c.groups == 1 and len(c.windows) == 2)
     depth = tensors.w.shape[1] if c is None else c.channels
     sums = context.precision.accumulate_float32
-    return context.native_bfloat16 and is_matrix and depth % 2 == 0 and sums
+    return context.kernels.cpu_bfloat16 and is_matrix and depth % 2 == 0 and sums
 
 
 def _algorithms_of(c: Convolution) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def algorithms(
     context: LoweringContext, tensors: Tensors, activation: Act, c: Convolution
 ) -> tuple[str, ...]:
     """For operators that LiteRT's dynamic range kernels accept."""
-    is_asked = context.native_kernels and tensors.w.const is not None
+    is_asked = context.kernels.cpu and tensors.w.const is not None
     return (NATIVE,) if is_asked and activation in RANGES and takes(c) else ()
 
 

@@ -76,7 +76,7 @@ def algorithms(
 
     `io` transposes the file's filter to [..., I, O]; `c` is None for FULLY_CONNECTED.
     """
-    if not context.native_kernels or tensors.w.const is None or not takes(c):
+    if not context.kernels.cpu or tensors.w.const is None or not takes(c):
         return ()
     is_int16 = tensors.x.dtype == INT16
     fits = _fits_int16(tensors, io) if is_int16 else _fits_bytes(tensors)

@@ -37,7 +37,7 @@ def algorithms(context: LoweringContext, spreads: Spreads, tensors: Tensors) -> 
     w, policy = tensors.w, context.precision
     specs = [spec for spec in tensors if spec is not None]
     is_float32 = all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
-    is_asked = context.native_kernels and is_float32 and w.const is not None and takes(spreads)
+    is_asked = context.kernels.cpu and is_float32 and w.const is not None and takes(spreads)
     if not is_asked or policy.storage != FLOAT32:
         return ()
     return (NATIVE,) if policy.convolved(w.dtype, w.const) == FLOAT32 else ()
@@ -139,7 +139,7 @@ def transposed(spreads: Spreads, activation: Act, tensors: Tensors) -> tuple[Fun
 def takes_int8(context: LoweringContext, spreads: Spreads, tensors: Tensors) -> bool:
     x, w, bias, y = tensors
     are_int8 = x.dtype == w.dtype == y.dtype == INT8 and (bias is None or bias.dtype == INT32)
-    return context.native_kernels and are_int8 and w.const is not None and takes(spreads)
+    return context.kernels.cpu and are_int8 and w.const is not None and takes(spreads)
 
 
 def transposed_int8(

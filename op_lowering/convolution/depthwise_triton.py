@@ -41,7 +41,7 @@ def takes(context: LoweringContext, tensors: Tensors, c: Convolution) -> bool:
     specs = [spec for spec in tensors if spec is not None]
     sizes = (tensors.x.shape, tensors.y.shape)
     return (
-        context.triton_kernels
+        context.kernels.triton
         and all(spec.dtype == FLOAT32 and not spec.is_quantized for spec in specs)
         and len(c.windows) == 2
         and c.is_depthwise
@@ -67,7 +67,7 @@ def convolution(context: LoweringContext, c: Convolution, spatial_io: Prepare, e
     file's filter to [H, W, 1, C]; `end` is applied to the sums of products, bias and residual, in
     float32.
     """
-    grid = context.grid
+    grid = context.result.grid
     whole = end if grid is None else lambda total: on_grid(end(total), grid)
     run = functools.partial(depthwise, c, whole, context.precision.storage)
     return Lowered(

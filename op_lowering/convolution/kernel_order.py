@@ -43,7 +43,7 @@ def lower(
     tensors: Tensors,
 ) -> Function:
     """[N, *in, C] -> [N, *out, O]; `spatial_io` transposes a filter to [*spatial, I, O]."""
-    is_known = context.native_kernels and tensors.w.const is not None
+    is_known = context.kernels.cpu and tensors.w.const is not None
     if is_known and c.groups == 1 and len(c.windows) == 2:
         return _by_kernel(c, spatial_io, activation, tensors)
 

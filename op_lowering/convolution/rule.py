@@ -235,7 +235,7 @@ class _Family(Generic[_Conv]):
         native = cpu_kernel.chosen(context, tensors, c)
         if native is not None:
             return cpu_kernel.convolution(
-                native, c, activation, self.spatial_io, nonlinearity, context.grid
+                native, c, activation, self.spatial_io, nonlinearity, context.result.grid
             )
         if depthwise_triton.is_chosen(context, tensors, c):
             end = final_activation(activation, nonlinearity)

@@ -266,7 +266,7 @@ def _multiply(op: Op[MulOptions]) -> Elementwise:
     bounds = activation_range(activation, quantization_of(y), y.dtype)
 
     def function(x1: jax.Array, x2: jax.Array) -> jax.Array:
-        short = None if op.context.weights_vary else _short_product(op, pair)
+        short = None if op.context.program.weights_vary else _short_product(op, pair)
         if short is None:
             return finish(steps_of(x1, a) * steps_of(x2, b))
         return stored(short(steps_of(x1, a) if a.const is None else steps_of(x2, b)), y, bounds)

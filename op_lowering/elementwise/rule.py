@@ -73,7 +73,7 @@ def _activated(
 
     def build(op: Op[_Activated]) -> Elementwise:
         dtype, activation = op.inputs[0].dtype, op.options.fused_activation_function
-        is_unlimited = dtype in INTEGERS or op.context.follows_xnnpack
+        is_unlimited = dtype in INTEGERS or op.context.program.follows_xnnpack
         if dtype in COMPLEX or (is_unlimited and activation is Act.NONE):
             return function
         low, high = _limits(activation, dtype)

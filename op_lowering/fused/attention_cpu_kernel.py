@@ -24,7 +24,7 @@ def takes(context: LoweringContext, options: AttentionOptions, arrays: Specs) ->
     policy, specs = context.precision, [spec for spec in arrays if spec is not None]
     *_, queries, keys = options.logits
     return (
-        context.native_kernels
+        context.kernels.cpu
         and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
         and policy.storage == np.float32
         and policy.operand_dtype(specs[0].dtype, rows=queries, output_channels=keys) == np.float32

@@ -68,7 +68,8 @@ def _lower(op: Op[FusedConvolutionOptions]) -> Function:
 
 
 def _by_xla(op: Op[FusedConvolutionOptions]) -> Function:
-    bare = op.in_context(grid=None)  # only the final result goes on the grid
+    # Only the final result goes on the grid.
+    bare = op.in_context(result=dataclasses.replace(op.context.result, grid=None))
     plain: Any = family(op.options.convolution).lower(_convolution(bare))
     activate = final_activation(op.options.fused_activation_function, op.options.nonlinearity)
 

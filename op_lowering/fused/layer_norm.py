@@ -24,7 +24,7 @@ def _why_not(op: Op[LayerNormOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     context = op.context
     by_kernel = layer_norm_cpu_kernel.takes(context, op.options, op.inputs)
-    may_round = not context.follows_kernels or (context.follows_xnnpack and by_kernel)
+    may_round = not context.follows_kernels or (context.program.follows_xnnpack and by_kernel)
     return first_reason(
         None if may_round else "in integer mode each operator rounds as its kernel does",
         *(why_not_dtype(spec, FLOATS) for spec in (*op.inputs, y) if spec is not None),

@@ -23,7 +23,7 @@ def takes(context: LoweringContext, options: LayerNormOptions, arrays: Specs) ->
     x, *others = (spec for spec in arrays if spec is not None)
     count = x.shape[-1] if x.shape else 0
     return (
-        context.native_kernels
+        context.kernels.cpu
         and context.precision.storage == np.float32
         and all(spec.dtype == np.float32 and not spec.is_quantized for spec in (x, *others))
         and options.axes == (len(x.shape) - 1,)

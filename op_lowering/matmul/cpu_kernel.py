@@ -35,7 +35,7 @@ _HALF = np.dtype(np.float16)
 def algorithms(context: LoweringContext, tensors: Tensors, activation: Act) -> tuple[str, ...]:
     """For operators that LiteRT's dynamic range kernels accept."""
     w = tensors.w
-    if not context.native_kernels or w.const is None or activation not in RANGES:
+    if not context.kernels.cpu or w.const is None or activation not in RANGES:
         return ()
     return (NATIVE,) if w.blocks is None or _has_simple_blocks(w) else ()
 
@@ -95,7 +95,7 @@ def takes_batch_matmul(context: LoweringContext, tensors: Tensors) -> bool:
     """Whether it multiplies all rows by the same matrix, for BATCH_MATMUL of int8 filters."""
     w = tensors.w
     is_one = math.prod(w.shape[:-2]) == 1 and 0 not in w.shape
-    return context.native_kernels and w.const is not None and is_one
+    return context.kernels.cpu and w.const is not None and is_one
 
 
 def batch_matmul(options: BatchMatMulOptions, tensors: Tensors) -> Lowered:

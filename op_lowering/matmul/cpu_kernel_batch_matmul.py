@@ -28,7 +28,7 @@ def takes(context: LoweringContext, options: BatchMatMulOptions, tensors: Tensor
     rows, columns = math.prod(y.shape[:-1]) // count, y.shape[-1]
     operand = policy.operand_dtype(w.dtype, w.const, rows=rows, output_channels=columns)
     return (
-        context.native_kernels
+        context.kernels.cpu
         and policy.storage == operand == FLOAT32
         and all(spec.dtype == np.float32 for spec in (x, w, y))
         and w.const is None

@@ -97,7 +97,7 @@ def _lower_fully_connected(op: Op[FullyConnectedOptions]) -> Function:
     rows, activation = math.prod(x.shape) // depth, op.options.fused_activation_function
     native = cpu_kernel.chosen(context, tensors)
     if native is not None:
-        return cpu_kernel.fully_connected(native, tensors, activation, context.grid)
+        return cpu_kernel.fully_connected(native, tensors, activation, context.result.grid)
     arithmetic = Arithmetic.of_dot(context, rows, output_channels, x, w)
     flip = chosen(_layouts(context, w), context.algorithm)
     contract = ((1,), (0 if flip else 1,))
@@ -143,7 +143,7 @@ def _layouts(context: LoweringContext, w: TensorSpec) -> Mapping[str, bool]:
     # either, within 10%, and with one default the signatures of a language model share one copy of
     # the weights, whatever their numbers of rows.
     transposed = {"depth_first": True}
-    is_first = context.platform == "cpu" and not context.weights_vary
+    is_first = context.platform == "cpu" and not context.program.weights_vary
     return transposed | as_stored if is_first else as_stored | transposed
 
 

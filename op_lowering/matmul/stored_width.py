@@ -110,7 +110,7 @@ class _Filter:
         """float32 [rows, N]: the scaled sums of x [rows, K]."""
         if len(x) == 1 and context.platform == "gpu":
             return self._sums_of_one_row(x, w, scales)
-        if context.triton_kernels and len(x) <= stored_width_triton.MOST_ROWS:
+        if context.kernels.triton and len(x) <= stored_width_triton.MOST_ROWS:
             return self._by_triton(arithmetic, x, w, scales)
         by_xla = self._by_blocks if self.block else self._by_channels
         return by_xla(arithmetic, x, w, scales)

@@ -18,7 +18,7 @@ _LEAST = 32  # values of a row; whatever the number of rows, so that it does not
 def takes(context: LoweringContext, options: SoftmaxOptions, x: TensorSpec) -> bool:
     """Whether it normalizes x, which is not quantized."""
     return (
-        context.native_kernels
+        context.kernels.cpu
         and context.precision.storage == x.dtype == np.float32
         and options.beta == 1
         and x.shape[-1] >= _LEAST

@@ -23,7 +23,7 @@ def mean(
     """The mean over all axes except the first and the last; None for other tensors and contexts."""
     is_float32 = x.dtype == np.float32 and not x.is_quantized
     fits = axes == tuple(range(1, len(x.shape) - 1)) != () and 0 not in x.shape
-    is_asked = context.native_kernels and context.precision.storage == np.float32
+    is_asked = context.kernels.cpu and context.precision.storage == np.float32
     if not (is_asked and is_float32 and fits and x.shape[-1] >= LEAST_CHANNELS):
         return None
     return None if context.follows_kernels else _mean

@@ -338,9 +338,9 @@ def _lower_dynamic_update_slice(op: Op[NoOptions]) -> Function:
 def _update_of(context: LoweringContext, shape: Shape) -> Callable[..., jax.Array]:
     if math.prod(shape) < _CACHE:
         return _updated
-    if context.native_kernels:
+    if context.kernels.cpu:
         return _UPDATED_IN_PLACE
-    return _updated_by_kernel if context.mosaic_kernels else _updated
+    return _updated_by_kernel if context.kernels.mosaic else _updated
 
 
 def _updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:

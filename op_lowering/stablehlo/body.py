@@ -31,7 +31,7 @@ def why_not_body(
     context: LoweringContext, index: int, arguments: _Dtypes, results: _Dtypes
 ) -> str | None:
     """A reason unless the subgraph maps scalars of these dtypes to scalars of those."""
-    if context.why_not_subgraph is None or context.lower_subgraph is None:
+    if context.subgraphs is None:
         return "the delegate has no access to the subgraph of its body"
     if not set(arguments) <= ELEMENTS:
         return f"a body over {', '.join(map(str, arguments))} is not lowered"
@@ -59,8 +59,6 @@ class Body:
 
     @classmethod
     def of(cls, context: LoweringContext, index: int, arguments: _Dtypes) -> Self:
-        if context.lower_subgraph is None:
-            raise ValueError(f"subgraph {index} is out of reach")
         with jax.enable_x64(True):
             scalars = [np.zeros((), dtype) for dtype in arguments]
             # Bodies of XLA's reductions cannot read values from outside.

@@ -241,7 +241,7 @@ def test_an_unclear_switch_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_native_kernels")
 def test_the_switch_can_insist(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not jd.JaxDelegate(platform="cpu").lowering_context.native_kernels
+    assert not jd.JaxDelegate(platform="cpu").lowering_context.kernels.cpu
     monkeypatch.setenv("JAXDELEGATE_NATIVE_KERNELS", "1")
     with pytest.raises(jd.OptionError, match="native_kernels: absent is missing"):
         jd.JaxDelegate(platform="cpu")

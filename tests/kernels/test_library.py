@@ -18,7 +18,7 @@ from jaxdelegate.cache.programs import Statistics
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.testing import Case, const, f32
 
 
@@ -33,7 +33,7 @@ def test_the_library_is_built_from_these_sources() -> None:
 def test_concurrent_calls() -> None:
     inputs = [f32(1, 30, 30, 8), const(f32(40, 3, 3, 8, seed=1)), const(f32(40, seed=2))]
     case = Case("CONV_2D", "", inputs, Conv2DOptions(Padding.SAME, 1, 1))
-    context = LoweringContext(native_kernels=True)
+    context = LoweringContext(kernels=KernelSet(cpu=True))
     lowered: Any = RULES["CONV_2D"].lower(case.op(context))
     w, bias = lowered.prepare[1](case.inputs[1].value), case.inputs[2].value  # type: ignore[union-attr]
     images = [f32(1, 30, 30, 8, seed=i).value for i in range(8)]
@@ -136,7 +136,7 @@ def test_a_library_with_kernels_in_another_order_is_refused(
 @pytest.mark.usefixtures("no_native_kernels")
 def test_without_the_library_xla_computes(network: bytes) -> None:
     delegate = jd.JaxDelegate(platform="cpu")
-    assert not delegate.lowering_context.native_kernels
+    assert not delegate.lowering_context.kernels.cpu
     assert outputs_of(network, delegate)
     with pytest.raises(jd.OptionError, match="native_kernels: absent is missing"):
         jd.JaxDelegate(platform="cpu", native_kernels=True)
@@ -162,8 +162,8 @@ def outputs_of(model: bytes, delegate: jd.JaxDelegate) -> list[np.ndarray]:
 @pytest.mark.usefixtures("built")
 def test_the_option_switches_them(network: bytes) -> None:
     own, plain = (jd.JaxDelegate(platform="cpu", native_kernels=k) for k in (None, False))
-    assert own.lowering_context.native_kernels
-    assert not plain.lowering_context.native_kernels
+    assert own.lowering_context.kernels.cpu
+    assert not plain.lowering_context.kernels.cpu
     for got, want in zip(outputs_of(network, own), outputs_of(network, plain), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 
 from jaxdelegate import lm
 from jaxdelegate.compile.compiler import Compiler
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.op_lowering.slicing import cache_update_mosaic
 from tests.support.language_models import language_bundle, language_model
 
@@ -34,7 +34,7 @@ def test_answers_are_the_same(
     given, context = [], Compiler.context.func
 
     def as_on_a_tpu(self: Compiler) -> LoweringContext:
-        return dataclasses.replace(context(self), native_kernels=False, mosaic_kernels=True)
+        return dataclasses.replace(context(self), kernels=KernelSet(mosaic=True))
 
     def updated(*arguments: object) -> object:
         given.append(arguments)

@@ -28,6 +28,7 @@ from jaxdelegate.op_lowering.options import (
     WhileOptions,
 )
 from jaxdelegate.op_lowering.precision import FLOAT16, PrecisionPolicy
+from jaxdelegate.op_lowering.rule import KernelSet
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.running import run_once
@@ -173,7 +174,7 @@ def test_mobilenet_as_a_gpu_runs_it(dtype: str) -> None:
     content = mobilenet_v1(size=32, width=0.5, classes=10)
     x = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype(np.float32)
     (want,) = run(content, PrecisionPolicy(), x)
-    on_gpu = {"platform": "gpu", "precision": device_policy(dtype), "native_kernels": False}
+    on_gpu = {"platform": "gpu", "precision": device_policy(dtype), "kernels": KernelSet()}
     delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True)
     delegate.compiler.context = dataclasses.replace(delegate.compiler.context, **on_gpu)
     (got,) = run_once(jd.Interpreter(model_content=content, experimental_delegates=[delegate]), [x])

@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.options import (
     DepthwiseConv2DOptions,
     Padding,
 )
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.testing.running import run_once
 
 RELU, RELU6 = ActivationFunctionType.RELU, ActivationFunctionType.RELU6
@@ -97,7 +97,7 @@ def test_a_delegate_warns_of_them(graph: Any, caplog: pytest.LogCaptureFixture) 
     content = graph.content(conv(graph, unknown(graph), 1.0, size=1))
     delegate = jd.JaxDelegate(platform="cpu", require_full_delegation=True)
     on_gpu = dataclasses.replace(
-        delegate.compiler.context, platform="gpu", precision=GPU.precision, native_kernels=False
+        delegate.compiler.context, platform="gpu", precision=GPU.precision, kernels=KernelSet()
     )
     delegate.compiler.context = on_gpu
     with caplog.at_level(logging.WARNING, "jaxdelegate"):

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, Op
 from jaxdelegate.testing import Arg, Case, assert_close
 
 ALL = ["fuse_attention"]
@@ -236,7 +236,7 @@ def test_our_own_kernel_takes_few_and_many_queries(queries: int, graph: Any, low
     logits = graph("MUL", graph("BATCH_MATMUL", q, k, options=ADJOINT), 0.25)
     shares = graph("SOFTMAX", graph("ADD", logits, graph.input(B, 1, 1, S)), options=ONE)
     content = graph.content(graph("BATCH_MATMUL", shares, v, options=PLAIN))
-    partition, got = lowered(content, ALL, LoweringContext(native_kernels=True))
+    partition, got = lowered(content, ALL, LoweringContext(kernels=KernelSet(cpu=True)))
     names = [s.operator.name for s in partition.operators]
     assert "fused_attention" in names
     assert_close(got, lowered(content)[1], accumulated=H)

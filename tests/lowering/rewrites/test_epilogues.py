@@ -17,12 +17,12 @@ from jaxdelegate.op_lowering.options import (
     Nonlinearity,
     Padding,
 )
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 
 ALL = ["pad_convolution", "fuse_activation", "end_convolution"]
-NATIVE = LoweringContext(native_kernels=True)
+NATIVE = LoweringContext(kernels=KernelSet(cpu=True))
 RELU, RELU6 = ActivationFunctionType.RELU, ActivationFunctionType.RELU6
 CONV = Conv2DOptions(Padding.SAME, 1, 1)
 BUILT = pytest.mark.skipif(library.why_not() is not None, reason=str(library.why_not()))

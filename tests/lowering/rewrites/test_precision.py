@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     SoftmaxOptions,
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.testing import assert_close
 from jaxdelegate.testing.running import run_once
 
@@ -58,7 +58,7 @@ def test_a_rule_is_asked_in_the_precision_of_all_parts(graph: Any, lowered: Any)
 
     def names(*kept: int) -> list[str]:
         policy = dataclasses.replace(reduced, float32_operators=kept)
-        context = LoweringContext(native_kernels=True, precision=policy)
+        context = LoweringContext(kernels=KernelSet(cpu=True), precision=policy)
         return [step.operator.name for step in lowered(content, REWRITES, context)[0].operators]
 
     assert len(names()) == 3

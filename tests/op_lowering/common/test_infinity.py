@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.options import (
     TransposeConvOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.testing import Arg, Case, const, value
 from tests.support.case_groups import CaseGroup
 
@@ -80,6 +80,6 @@ def test_lowering_matches_the_reference(native: bool) -> None:
     if native and (reason := library.why_not()) is not None:
         pytest.skip(reason)
     group = CaseGroup(CASES)
-    results = group.run_lowered(RULES, LoweringContext(native_kernels=native))
+    results = group.run_lowered(RULES, LoweringContext(kernels=KernelSet(cpu=native)))
     assert not any(np.isinf(y).any() for (y,) in results)
     group.check(results, Case.run_reference)

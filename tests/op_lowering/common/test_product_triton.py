@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.common.quantized_products import Epilogue
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case
 from tests.support.absent_gpu import lowered_for_gpu
@@ -21,7 +21,7 @@ from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
-GPU = LoweringContext(platform="gpu", quant_mode="integer", triton_kernels=True)
+GPU = LoweringContext(platform="gpu", quant_mode="integer", kernels=KernelSet(triton=True))
 RULE = RULES["CONV_2D"]
 
 

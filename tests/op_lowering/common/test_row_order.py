@@ -10,10 +10,10 @@ from jaxdelegate.op_lowering.common.row_order import has_few_rows
 from jaxdelegate.op_lowering.normalization.rule import SOFTMAX
 from jaxdelegate.op_lowering.options import ReducerOptions, SoftmaxOptions
 from jaxdelegate.op_lowering.reduction.rule import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 
-NATIVE = LoweringContext(native_kernels=True)
+NATIVE = LoweringContext(kernels=KernelSet(cpu=True))
 SHAPES = [(1, 1, 512), (8, 1, 256), (1, 3, 259), (1, 1, 576), (1, 1, 1024)]
 
 

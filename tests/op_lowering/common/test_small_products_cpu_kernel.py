@@ -11,12 +11,12 @@ from jaxdelegate.kernels.library import BATCH_MATMUL
 from jaxdelegate.op_lowering.common.products import Arithmetic
 from jaxdelegate.op_lowering.common.small_products_cpu_kernel import product, takes
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from tests.support.combinations import covering
 
 pytestmark = pytest.mark.usefixtures("built")
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_which_are_taken(x: tuple[int, ...], w: tuple[int, ...], wanted: bool) -
     ("context", "wanted"),
     [
         (CONTEXT, True),
-        (dataclasses.replace(CONTEXT, native_kernels=False), False),
+        (dataclasses.replace(CONTEXT, kernels=KernelSet()), False),
         (dataclasses.replace(CONTEXT, precision=PrecisionPolicy(storage=BFLOAT16)), False),
     ],
 )

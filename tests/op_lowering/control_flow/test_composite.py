@@ -13,7 +13,7 @@ from flatbuffers import flexbuffers
 from jaxdelegate.compile.precision_policy import device_policy
 from jaxdelegate.op_lowering.control_flow import composite
 from jaxdelegate.op_lowering.options import StableHLOCompositeOptions
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import LoweringContext, Op, SubgraphAccess
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing.case import Call, run_together
 
@@ -41,7 +41,9 @@ def specs(*shapes: Sequence[int], dtype: Any = BF16) -> tuple[TensorSpec, ...]:
 
 
 Q, KV, Y = (B, T, N, H), (B, S, N, H), (B, T, N, H)
-GPU = LoweringContext(platform="gpu", lower_subgraph=lambda *_: decomposition)
+GPU = LoweringContext(
+    platform="gpu", subgraphs=SubgraphAccess(lambda *_: decomposition, lambda *_: None)
+)
 
 
 def attention(o: Any = None, inputs: Any = None, outputs: Any = None) -> Op[Any]:

@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, ResultUse
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Case, const, f32, of, value
 from jaxdelegate.testing.case import run_together
@@ -30,7 +30,7 @@ from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
 
 REASON = library.why_not()
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 SAME, VALID = Padding.SAME, Padding.VALID
 
 
@@ -249,7 +249,9 @@ GRIDS = [
 def check_on_grid(cases: Sequence[tuple[Case, LoweringContext]], spec: TensorSpec) -> None:
     """Compare the kernels, in one program, with what XLA makes of their floats."""
     grid = fake_quantization.grid_of(spec)
-    ended = [(case, dataclasses.replace(context, grid=grid)) for case, context in cases]
+    ended = [
+        (case, dataclasses.replace(context, result=ResultUse(grid=grid))) for case, context in cases
+    ]
     for case, context in ended:
         assert RULES[case.name].lower(case.op(context)).is_on_grid
         assert "to_grid" in jaxpr(case, context)
@@ -333,7 +335,7 @@ def test_in_reduced_precision_they_take_what_stays_float32() -> None:
 SHORT = dataclasses.replace(
     CONTEXT,
     precision=PrecisionPolicy(operand=BFLOAT16, reduces_convolutions=False),
-    native_bfloat16=True,
+    kernels=KernelSet(cpu=True, cpu_bfloat16=True),
 )
 MULTIPLIES_SHORT = pytest.mark.skipif(
     REASON is not None or not library.multiplies_bfloat16(),
@@ -402,7 +404,7 @@ def test_factors_are_rounded_to_the_nearest_bfloat16(depth: int) -> None:
 def test_what_the_kernel_of_bfloat16_does_not_take() -> None:
     assert taken(product(3, 4, 5), SHORT)
     odd, several = product(3, 5, 5), conv((1, 5, 5, 4), (6, 3, 3, 4), ONE)
-    elsewhere = dataclasses.replace(SHORT, native_bfloat16=False)
+    elsewhere = dataclasses.replace(SHORT, kernels=KernelSet(cpu=True))
     sums = dataclasses.replace(SHORT.precision, accumulate_float32=False)
     assert not taken(odd, SHORT)
     assert not taken(product(3, 4, 5), elsewhere)

@@ -20,12 +20,12 @@ from jaxdelegate.op_lowering.options import (
     Padding,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import Arg, Case, Tolerance
 from tests.support.case_groups import CaseGroup, in_groups
 
-CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True), quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8, INT4 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(ml_dtypes.int4)
 EVERY_SET = pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_kernels_equal_the_reference(group: CaseGroup, instruction_set: str) -> 
     ids=str,
 )
 def test_kernels_equal_the_algorithms_of_xla(group: CaseGroup) -> None:
-    plain = dataclasses.replace(CONTEXT, native_kernels=False)
+    plain = dataclasses.replace(CONTEXT, kernels=KernelSet())
     both = (group.run_compiled_once(RULES, context) for context in (CONTEXT, plain))
     for case, (got,), (want,) in zip(group.cases, *both, strict=True):
         np.testing.assert_array_equal(got.view(np.int32), want.view(np.int32), str(case))
@@ -226,7 +226,7 @@ def test_what_the_kernels_do_not_take_xla_does(name: str) -> None:
 def test_other_contexts_get_xla() -> None:
     example = conv("", (1, 5, 5, 4), (6, 3, 3, 4), ONE)
     assert is_taken(example)
-    assert not is_taken(example, dataclasses.replace(CONTEXT, native_kernels=False))
+    assert not is_taken(example, dataclasses.replace(CONTEXT, kernels=KernelSet()))
     assert not is_taken(example, dataclasses.replace(CONTEXT, algorithm="xla"))
 
 
@@ -235,7 +235,7 @@ def test_they_are_the_first_algorithm() -> None:
         rule: Any = RULES[example.name]
         return list(rule.algorithms(example.op(context)))
 
-    example, plain = LEFT["few-channels"], dataclasses.replace(CONTEXT, native_kernels=False)
+    example, plain = LEFT["few-channels"], dataclasses.replace(CONTEXT, kernels=KernelSet())
     assert names(example) == names(example, plain)
     example = conv("", (1, 5, 5, 4), (6, 3, 3, 4), ONE)
     assert names(example) == [NATIVE, *names(example, plain)]

@@ -15,11 +15,11 @@ from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Conv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.testing import Case, const, f32, value
 from tests.support.case_groups import CaseGroup, in_groups
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 SAME, VALID = Padding.SAME, Padding.VALID
 ONE, TWO = Conv2DOptions(SAME, 1, 1), Conv2DOptions(SAME, 2, 2)
 

@@ -21,13 +21,13 @@ from jaxdelegate.op_lowering.options import (
     TensorType,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.quant.requantize import requantize_accumulator
 from jaxdelegate.testing import Arg, Case
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
 
-CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True), quant_mode="integer")
 EVERY_SET = pytest.mark.parametrize(
     "instruction_set", ["avx512vnni", "avx512f", "avxvnni", "avx2"], indirect=True
 )

@@ -22,14 +22,14 @@ from jaxdelegate.op_lowering.options import (
     Padding,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.quant.params import integer_range
 from jaxdelegate.quant.requantize import requantize_accumulator
 from jaxdelegate.testing import Arg, Case
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.quantized import scaled
 
-CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True), quant_mode="integer")
 SAME, VALID = Padding.SAME, Padding.VALID
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 SETS = ["avx512vnni", "avx512f", "avxvnni", "avx2"]

@@ -22,12 +22,12 @@ from jaxdelegate.op_lowering.convolution.options import (
 from jaxdelegate.op_lowering.convolution.transpose_conv import RULES
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import Function, KernelSet, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import assert_close
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 SAME, VALID = Padding.SAME, Padding.VALID
 FLOAT32 = np.dtype(np.float32)
 Arrays = list[np.ndarray]
@@ -200,7 +200,7 @@ def test_integers_equal_those_of_xla(padding: Padding, sizes: tuple[Shape, Shape
         given = example(padding, sizes, channels, has_bias=channels != (5, 7))
         results = []
         for native in (True, False):
-            context = LoweringContext(quant_mode="integer", native_kernels=native)
+            context = LoweringContext(quant_mode="integer", kernels=KernelSet(cpu=native))
             op, arrays = int8_op(given, context)
             run = RULES["TRANSPOSE_CONV"].lower(op)
             with jax.enable_x64(True):
@@ -225,7 +225,9 @@ def test_what_it_takes() -> None:
     assert chosen(example(SAME, ((16, 1), (3, 1), (2, 1)), (4, 16))) == NATIVE
     assert chosen(given, LoweringContext()) != NATIVE
     for policy in (PrecisionPolicy(operand=BFLOAT16), PrecisionPolicy(storage=BFLOAT16)):
-        assert chosen(given, LoweringContext(native_kernels=True, precision=policy)) != NATIVE
+        assert (
+            chosen(given, LoweringContext(kernels=KernelSet(cpu=True), precision=policy)) != NATIVE
+        )
     of_run_time = [*given.op(CONTEXT).inputs]
     of_run_time[1] = dataclasses.replace(of_run_time[1], const=None)
     op = dataclasses.replace(given.op(CONTEXT), inputs=tuple(of_run_time))

@@ -25,7 +25,7 @@ from jaxdelegate.op_lowering.options import (
     Padding,
 )
 from jaxdelegate.op_lowering.registry import FUSED, RULES
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import KernelSet, Lowered, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.testing import Case, const, f32
 from jaxdelegate.testing.case import run_together
@@ -33,7 +33,7 @@ from tests.support.absent_gpu import lowered_for_gpu
 from tests.support.quantized import scaled
 
 SAME, VALID = Padding.SAME, Padding.VALID
-GPU = LoweringContext(platform="gpu", triton_kernels=True)
+GPU = LoweringContext(platform="gpu", kernels=KernelSet(triton=True))
 NAMED = dataclasses.replace(GPU, algorithm=TRITON)
 RULE = RULES["DEPTHWISE_CONV_2D"]
 
@@ -205,7 +205,7 @@ def test_does_not_take_other_convolutions(example: Case) -> None:
 
 def test_other_contexts_do_not_get_it() -> None:
     assert TRITON not in algorithms(SHAPES[0], LoweringContext(platform="gpu"))
-    assert not GPU.on_gpu(GPU.precision).triton_kernels
+    assert not GPU.on_gpu(GPU.precision).kernels.triton
 
 
 @pytest.mark.parametrize(

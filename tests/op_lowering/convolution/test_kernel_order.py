@@ -11,11 +11,13 @@ from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import Conv2DOptions, DepthwiseConv2DOptions, Padding
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, ResultUse
 from jaxdelegate.testing import Case, const, f32
 
-INTEGER = LoweringContext(quant_mode="integer", native_kernels=True, quantized_later=True)
-BY_XLA = dataclasses.replace(INTEGER, native_kernels=False)
+INTEGER = LoweringContext(
+    quant_mode="integer", kernels=KernelSet(cpu=True), result=ResultUse(quantized_later=True)
+)
+BY_XLA = dataclasses.replace(INTEGER, kernels=KernelSet())
 SAME, VALID = Padding.SAME, Padding.VALID
 
 
@@ -70,7 +72,7 @@ def test_the_kernel_equals_xla(
     for context in (INTEGER, BY_XLA):
         lowered = RULES["CONV_2D"].lower(case.op(context))
         text = str(jax.make_jaxpr(lowered)(*case.arrays()))
-        assert (library.PRODUCT_ORDERED in text) == context.native_kernels
+        assert (library.PRODUCT_ORDERED in text) == context.kernels.cpu
         results.append(np.asarray(lowered(*case.arrays())[0]))
     np.testing.assert_array_equal(*results)
 
@@ -81,8 +83,13 @@ def test_long_ones_and_other_modes_are_left_to_the_usual_algorithms() -> None:
         return rule(case.op(context))
 
     assert not algorithms(ORDERED[0], INTEGER)
-    assert algorithms(ORDERED[0], LoweringContext(native_kernels=True, quantized_later=True))
-    assert algorithms(ORDERED[0], LoweringContext(native_kernels=True, quant_mode="integer"))
+    assert algorithms(
+        ORDERED[0],
+        LoweringContext(kernels=KernelSet(cpu=True), result=ResultUse(quantized_later=True)),
+    )
+    assert algorithms(
+        ORDERED[0], LoweringContext(kernels=KernelSet(cpu=True), quant_mode="integer")
+    )
     assert algorithms(conv("long", (6, 1, 1, 65), Conv2DOptions(SAME, 1, 1)), INTEGER)
 
 

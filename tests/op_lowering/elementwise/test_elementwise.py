@@ -14,7 +14,7 @@ from jaxdelegate.op_lowering.options import (
     SubOptions,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import LoweringContext, Op, ProgramTraits
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.passes.propagation import known_shapes
 from jaxdelegate.reference.registry import KERNELS
@@ -287,7 +287,9 @@ def test_rsqrt_rounds_as_litert() -> None:
 def test_infinite_sums(keeps: bool, want: float) -> None:
     x = value([MAX, 1], "float32")
     case = _case("ADD", "large", [x, x])
-    add, arrays = case.lowered_call(RULES["ADD"], LoweringContext(follows_xnnpack=keeps))
+    add, arrays = case.lowered_call(
+        RULES["ADD"], LoweringContext(program=ProgramTraits(follows_xnnpack=keeps))
+    )
     (found,) = add(*arrays)
     np.testing.assert_array_equal(found, [want, 2])
 

@@ -11,12 +11,12 @@ from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.fused.attention import ATTENTION
 from jaxdelegate.op_lowering.options import AttentionOptions
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import Function, KernelSet, LoweringContext, Op, ResultUse
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.testing import assert_close
 from tests.support.combinations import covering
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 # Images, heads, queries, keys, values of a head.
 FEW = [(1, 3, 3, 256, 64), (2, 2, 1, 67, 16), (1, 1, 8, 130, 5)]
 MANY = [(1, 1, 17, 16, 16), (2, 3, 20, 23, 20), (1, 2, 130, 40, 64), (1, 3, 130, 200, 3)]
@@ -231,7 +231,9 @@ def test_what_it_takes() -> None:
     arrays = example(FEW[0], "keys")
     assert ATTENTION.reason(op(arrays)) is None
     assert ATTENTION.reason(op(arrays, context=LoweringContext())) is not None
-    later = dataclasses.replace(CONTEXT, quant_mode="integer", quantized_later=True)
+    later = dataclasses.replace(
+        CONTEXT, quant_mode="integer", result=ResultUse(quantized_later=True)
+    )
     assert ATTENTION.reason(op(arrays, context=later)) is None
     for policy in (PrecisionPolicy(operand=BFLOAT16), PrecisionPolicy(storage=BFLOAT16)):
         short = dataclasses.replace(CONTEXT, precision=policy)

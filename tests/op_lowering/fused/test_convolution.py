@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.registry import FUSED
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, Op, ResultUse
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder, assert_close
@@ -33,7 +33,7 @@ from jaxdelegate.tuning import measure
 from tests.support.combinations import covering
 from tests.support.quantized import scaled
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 RULE = FUSED["fused_convolution"]
 CONV = Conv2DOptions(Padding.SAME, 1, 1)
 DEPTHWISE = DepthwiseConv2DOptions(Padding.SAME, 1, 1, depth_multiplier=1)
@@ -324,7 +324,7 @@ def test_the_final_result_goes_on_a_grid(algorithm: str | None, count: int) -> N
         dtype=np.dtype(np.int8),
         quantization=Quantization(np.float32([0.1]), np.r_[-9]),
     )
-    ended = dataclasses.replace(CONTEXT, grid=fake_quantization.grid_of(spec))
+    ended = dataclasses.replace(CONTEXT, result=ResultUse(grid=fake_quantization.grid_of(spec)))
     plain, got = (
         [y for (y,) in run_together([e.call(algorithm, count, context) for e in examples])]
         for context in (CONTEXT, ended)

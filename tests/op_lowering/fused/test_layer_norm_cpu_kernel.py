@@ -10,11 +10,18 @@ from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.fused.layer_norm import LAYER_NORM
 from jaxdelegate.op_lowering.options import ActivationFunctionType, LayerNormOptions
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    KernelSet,
+    LoweringContext,
+    Op,
+    ProgramTraits,
+    ResultUse,
+)
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.testing import assert_close
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 EPSILON = 0.25
 SHAPES: list[Shape] = [(1, 1, 576), (2, 3, 7), (5, 1), (64, 300), (3, 67), (300, 96)]
 Arrays = list[np.ndarray | None]
@@ -107,9 +114,13 @@ def test_what_it_takes() -> None:
     arrays = example((3, 67), True, True)
     assert is_by_kernel(arrays)
     assert not is_by_kernel(arrays, LoweringContext())
-    later = dataclasses.replace(CONTEXT, quant_mode="integer", quantized_later=True)
+    later = dataclasses.replace(
+        CONTEXT, quant_mode="integer", result=ResultUse(quantized_later=True)
+    )
     assert not is_by_kernel(arrays, later)
-    assert is_by_kernel(arrays, dataclasses.replace(later, follows_xnnpack=True))
+    assert is_by_kernel(
+        arrays, dataclasses.replace(later, program=ProgramTraits(follows_xnnpack=True))
+    )
     short = dataclasses.replace(CONTEXT, precision=PrecisionPolicy(storage=BFLOAT16))
     assert not is_by_kernel(arrays, short)
     assert not is_by_kernel(arrays, axes=(0,))

@@ -17,14 +17,14 @@ from jaxdelegate.op_lowering.convolution.cpu_kernel import NATIVE
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, Lowered, LoweringContext
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import Arg, Case, ModelBuilder, Tolerance
 from tests.support.case_groups import CaseGroup, in_groups
 from tests.support.unpacking import watch_unpacking
 
-CONTEXT = LoweringContext(native_kernels=True, quant_mode="integer")
-PLAIN = dataclasses.replace(CONTEXT, native_kernels=False)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True), quant_mode="integer")
+PLAIN = dataclasses.replace(CONTEXT, kernels=KernelSet())
 INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
 INT4, INT2 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.int2)
 EVERY_SET = pytest.mark.parametrize(

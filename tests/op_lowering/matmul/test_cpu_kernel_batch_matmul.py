@@ -15,11 +15,11 @@ from jaxdelegate.op_lowering.matmul import cpu_kernel_batch_matmul
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import Function, KernelSet, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.testing import assert_close
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 BOTH = pytest.mark.parametrize("adj_y", [False, True])
 # Rows, depth, columns: whole vectors, and odd sizes; more rows than are multiplied at once.
 SIZES = [(1, 128, 128), (7, 4, 801), (2, 64, 256), (3, 67, 251), (5, 131, 127), (8, 257, 70)]
@@ -160,7 +160,7 @@ def test_what_it_takes() -> None:
     assert not takes((1, 2, 64), (1, 255, 64))
     assert not takes((8, 2, 64), (8, 256, 64), context=LoweringContext())
     for policy in (PrecisionPolicy(operand=BFLOAT16), PrecisionPolicy(storage=BFLOAT16)):
-        short = LoweringContext(native_kernels=True, precision=policy)
+        short = LoweringContext(kernels=KernelSet(cpu=True), precision=policy)
         assert not takes((8, 2, 64), (8, 256, 64), context=short)
 
 

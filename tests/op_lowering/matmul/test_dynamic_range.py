@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.common.dynamic_range import quantize_rows
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.reference.products import quantize_rows as reference_rows
@@ -159,7 +159,7 @@ CASES = FULLY_CONNECTED + BATCH_MATMUL
 
 @pytest.mark.usefixtures("instruction_set")
 def test_one_matrix_is_multiplied_by_the_cpu_kernel() -> None:
-    context = LoweringContext(native_kernels=True, quant_mode="integer")
+    context = LoweringContext(kernels=KernelSet(cpu=True), quant_mode="integer")
 
     def is_taken(case: Case) -> bool:
         arrays = [arg.value for arg in case.inputs]

@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.matmul import stored_width
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, Lowered, LoweringContext
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.quant.affine import dequantize
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
@@ -27,7 +27,7 @@ from tests.support.combinations import covering
 INT8, INT4, INT2 = (np.dtype(t) for t in (np.int8, ml_dtypes.int4, ml_dtypes.int2))
 RULE: Any = RULES["FULLY_CONNECTED"]
 PLAIN_GPU = LoweringContext("gpu")
-GPU = dataclasses.replace(PLAIN_GPU, triton_kernels=True)
+GPU = dataclasses.replace(PLAIN_GPU, kernels=KernelSet(triton=True))
 TPU = LoweringContext("tpu")
 DEVICES = pytest.mark.parametrize("device", [GPU, PLAIN_GPU, TPU], ids=["triton", "gpu", "tpu"])
 

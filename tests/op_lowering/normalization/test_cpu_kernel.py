@@ -9,11 +9,11 @@ from jaxdelegate.op_lowering.normalization import cpu_kernel
 from jaxdelegate.op_lowering.normalization.rule import SOFTMAX
 from jaxdelegate.op_lowering.options import SoftmaxOptions
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import Function, KernelSet, LoweringContext, Op
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 from jaxdelegate.testing import assert_close
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 
 
 def lowered(shape: Shape) -> Function:
@@ -81,5 +81,7 @@ def test_what_it_takes() -> None:
     assert not takes((1, 32), beta=2)
     assert not takes((1, 32), dtype=np.float64)
     assert not takes((1, 32), LoweringContext())
-    short = LoweringContext(native_kernels=True, precision=PrecisionPolicy(storage=BFLOAT16))
+    short = LoweringContext(
+        kernels=KernelSet(cpu=True), precision=PrecisionPolicy(storage=BFLOAT16)
+    )
     assert not takes((1, 32), short)

@@ -9,10 +9,10 @@ from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
 from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, ResultUse
 from jaxdelegate.testing import Case, const, f32, of, value
 
-CONTEXT = LoweringContext(native_kernels=True)
+CONTEXT = LoweringContext(kernels=KernelSet(cpu=True))
 
 
 def mean(shape: tuple[int, ...], axes: tuple[int, ...], *, keep: bool = False) -> Case:
@@ -48,11 +48,15 @@ OTHERS = {
     "no-kernels": (MEANS[0], LoweringContext()),
     "quantized-later": (
         MEANS[0],
-        LoweringContext(native_kernels=True, quant_mode="integer", quantized_later=True),
+        LoweringContext(
+            kernels=KernelSet(cpu=True),
+            quant_mode="integer",
+            result=ResultUse(quantized_later=True),
+        ),
     ),
     "short": (
         MEANS[0],
-        LoweringContext(native_kernels=True, precision=PrecisionPolicy(storage=BFLOAT16)),
+        LoweringContext(kernels=KernelSet(cpu=True), precision=PrecisionPolicy(storage=BFLOAT16)),
     ),
 }
 

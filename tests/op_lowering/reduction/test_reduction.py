@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.options import (
     default_options,
 )
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import LoweringContext, Op, ResultUse
 from jaxdelegate.testing import Arg, Case, const, of, value
 from tests.support.dtypes import BF16, NO_KERNEL
 from tests.support.quantized import scaled
@@ -202,7 +202,7 @@ def test_integer_mode_rounds_float_sums_as_litert(
     """Exact equality, because dynamic range operators after a sum quantize it on the fly."""
     case = reducer(name, "long", of(np.float32, *shape, low=0, high=3), axes)
     want = case.run_litert()[0]
-    context = LoweringContext(quant_mode="integer", quantized_later=True)
+    context = LoweringContext(quant_mode="integer", result=ResultUse(quantized_later=True))
     np.testing.assert_array_equal(case.run_lowered(RULES[name], context)[0], want)
     np.testing.assert_array_equal(case.run_reference()[0], want)
     floats = case.run_lowered(RULES[name], LoweringContext())[0]

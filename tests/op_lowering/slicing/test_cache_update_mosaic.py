@@ -13,11 +13,11 @@ from jax.experimental import pallas as pl
 from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import Target
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.testing import Arg, Case, value
 
-TPU = LoweringContext("tpu", mosaic_kernels=True)
+TPU = LoweringContext("tpu", kernels=KernelSet(mosaic=True))
 COUNT = 3
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Keys, values, and caches whose places are neither of the last two dimensions.
@@ -142,7 +142,7 @@ def test_other_contexts_do_not_get_it(rng: np.random.Generator) -> None:
 
     assert has_kernel(TPU)
     assert not has_kernel(LoweringContext("tpu"))  # that of functions which JAX may transform
-    assert not TPU.on_gpu(TPU.precision).mosaic_kernels
+    assert not TPU.on_gpu(TPU.precision).kernels.mosaic
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_programs_for_a_tpu_get_it(platform: str, asked: bool | None, gets: bool
     target = Target("cpu", 0)
     target.platform = platform
     compiler = Compiler(DelegateOptions(native_kernels=asked), target)
-    assert compiler.context.mosaic_kernels is gets
+    assert compiler.context.kernels.mosaic is gets

@@ -7,7 +7,7 @@ import pytest
 from jaxdelegate.op_lowering.options import SplitOptions, SplitVOptions, StridedSliceOptions
 from jaxdelegate.op_lowering.options import UnpackOptions as Unpack
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.testing import Arg, Case, const, f32, of, value
 from tests.support.dtypes import NO_KERNEL, OTHERS, name
 
@@ -301,7 +301,7 @@ def test_caches_of_a_batch_are_updated_each_at_its_place(
     new = rng.normal(size=(3, 2, 4, 32)).astype(np.float32)
     starts = i32(0, 5, 0), i32(0, 62, 0), i32(-3, -1, 9)
     case = Case("DYNAMIC_UPDATE_SLICE", "cache", [Arg(caches[0]), Arg(new[0]), value(starts[0])])
-    lowered = RULES[case.name].lower(case.op(LoweringContext(native_kernels=True)))
+    lowered = RULES[case.name].lower(case.op(LoweringContext(kernels=KernelSet(cpu=True))))
 
     def run(*arrays: jax.Array) -> jax.Array:
         return lowered(*arrays)[0]

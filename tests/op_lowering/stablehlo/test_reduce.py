@@ -11,7 +11,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import StablehloReduceOptions, StablehloReduceWindowOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op, SubgraphAccess
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
@@ -280,7 +280,7 @@ def adding(*_which: object, **_how: object) -> Function:
     return lambda x, y: (x + y,)
 
 
-CONTEXT = LoweringContext(lower_subgraph=adding, why_not_subgraph=lambda *_: None)
+CONTEXT = LoweringContext(subgraphs=SubgraphAccess(adding, lambda *_: None))
 UNREACHABLE = LoweringContext()
 
 
@@ -337,5 +337,5 @@ def test_refuses_bodies_that_do_not_fit() -> None:
     assert "not scalars of float32" in why_left(dataclasses.replace(case, body=always(np.int32(1))))
     unknown = dataclasses.replace(case, body=pairwise("STABLEHLO_CUSTOM_CALL"))
     assert "its body: subgraph 1, node 0 (STABLEHLO_CUSTOM_CALL)" in why_left(unknown)
-    beyond = LoweringContext(lower_subgraph=adding, why_not_subgraph=lambda i, _: [][i])
+    beyond = LoweringContext(subgraphs=SubgraphAccess(adding, lambda i, _: [][i]))
     assert "its body, subgraph 1, does not take" in why_reduce(X, ZERO, context=beyond)

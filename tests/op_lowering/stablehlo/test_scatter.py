@@ -11,7 +11,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import StablehloScatterOptions
 from jaxdelegate.op_lowering.registry import RULES
-from jaxdelegate.op_lowering.rule import LoweringContext, Op
+from jaxdelegate.op_lowering.rule import LoweringContext, Op, SubgraphAccess
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import Arg, assert_close, f32, of, value
@@ -269,7 +269,7 @@ def test_half_precision_is_summed_in_single() -> None:
 # ---- refusals
 
 CONTEXT = LoweringContext(
-    lower_subgraph=lambda *_, **_how: lambda x, y: (x + y,), why_not_subgraph=lambda *_: None
+    subgraphs=SubgraphAccess(lambda *_, **_how: lambda x, y: (x + y,), lambda *_: None)
 )
 
 
