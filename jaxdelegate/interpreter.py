@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 import numpy as np
 
-from jaxdelegate.delegate import device_arrays, stored_start
+from jaxdelegate.delegate import device_arrays, starts
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.errors import InterpreterError, OptionError, TensorError
 from jaxdelegate.model.source import open_source
@@ -27,10 +27,10 @@ from jaxdelegate.whole_imports import whole_imports
 if TYPE_CHECKING:
     import jax
 
-    from jaxdelegate.delegate.stored_start import StoredStart
     from jaxdelegate.model.records import Model, SignatureDef
     from jaxdelegate.runtime.in_flight import Results
     from jaxdelegate.runtime.open_model import OpenModel
+    from jaxdelegate.runtime.stored_start import StoredStart
     from jaxdelegate.runtime.subgraph import SubgraphRunner
 
 _HELD_VIEW = """There is at least 1 reference to internal data
@@ -178,7 +178,7 @@ class Interpreter:
         self._stored: StoredStart | None = None
         if not self._preserve and timeout is None:  # its program may have a loop that never ends
             own = weakref.ref(self)  # the delegate must not keep it alive
-            self._stored = stored_start.find(self._delegates, source, lambda: _opened(own()))
+            self._stored = starts.find(self._delegates, source, lambda: _opened(own()))
         if self._stored is None:
             self._runner(0)
 
@@ -274,7 +274,7 @@ class Interpreter:
         is_first = not runner.is_allocated
         runner.allocate()
         if is_first and not self._preserve:
-            stored_start.keep(self._delegates, self._model, runner)
+            starts.keep(self._delegates, self._model, runner)
         if signatures:
             keys = [signatures] if isinstance(signatures, str) else list(signatures)
             if signatures == "all":

@@ -1,4 +1,4 @@
-"""A compiled partition. Does not import jax."""
+"""A compiled partition, and the tensors of a stored one. Does not import jax."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and others)
 import numpy as np
 
 from jaxdelegate.pjrt.client import check_process
@@ -107,6 +108,39 @@ class Program:
             if not isinstance(own[position], np.ndarray):
                 own[position] = own[position].copy()
         return own
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """An input or output of a stored program, as interpreters describe it."""
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    shape_signature: tuple[int, ...]
+    dtype: str
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    quantized_dimension: int
+
+    def details(self) -> dict[str, Any]:
+        """The result of `runtime.tensor_details.tensor_details` for the model's tensor."""
+        one = len(self.scales) == 1
+        return {
+            "name": self.name,
+            "index": self.index,
+            "shape": np.array(self.shape, np.int32),
+            "shape_signature": np.array(self.shape_signature, np.int32),
+            "dtype": np.dtype(self.dtype).type,
+            "quantization": (self.scales[0], self.zero_points[0]) if one else (0.0, 0),
+            "quantization_parameters": {
+                "scales": np.array(self.scales, np.float32),
+                "zero_points": np.array(self.zero_points, np.int32),
+                "quantized_dimension": self.quantized_dimension,
+                "block_size": 0,
+            },
+            "sparsity_parameters": {},
+        }
 
 
 def stored_states(

@@ -105,7 +105,7 @@ class ProgramTraits:
 
 @dataclasses.dataclass(frozen=True)
 class ResultUse:
-    """What becomes of an operator's results.
+    """How the program uses an operator's results.
 
     Attributes:
         quantized_later: a quantized operator depends on them.
@@ -147,7 +147,7 @@ class LoweringContext:
         subgraphs: those that the operator may call; None: they are out of reach.
         op_version: the operator's version in the file.
         intermediates: an integer LSTM's scales between its gates.
-        result: what becomes of its results.
+        result: how the program uses its results.
         algorithm: one of the rule's `algorithms`; None: the default.
     """
 

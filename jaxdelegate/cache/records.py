@@ -15,11 +15,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-import ml_dtypes  # noqa: F401  (np.dtype("bfloat16") and others)
-import numpy as np
-
 from jaxdelegate.cache.directory import PrivateDirectory
 from jaxdelegate.cache.key import Key
+from jaxdelegate.program import StoredTensor
 
 SIGNATURES = ".signatures"
 _DIGEST_SIZE = hashlib.sha256().digest_size
@@ -78,39 +76,6 @@ VERDICTS: Kind[Verdicts] = Kind(
     lambda verdicts: json.dumps(sorted(verdicts.items())).encode(),
     lambda text: {int(index): reason for index, reason in json.loads(text)},
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredTensor:
-    """An input or output, as interpreters describe it."""
-
-    index: int
-    name: str
-    shape: tuple[int, ...]
-    shape_signature: tuple[int, ...]
-    dtype: str
-    scales: tuple[float, ...]
-    zero_points: tuple[int, ...]
-    quantized_dimension: int
-
-    def details(self) -> dict[str, Any]:
-        """The result of `tensor_details.tensor_details` for the model's tensor."""
-        one = len(self.scales) == 1
-        return {
-            "name": self.name,
-            "index": self.index,
-            "shape": np.array(self.shape, np.int32),
-            "shape_signature": np.array(self.shape_signature, np.int32),
-            "dtype": np.dtype(self.dtype).type,
-            "quantization": (self.scales[0], self.zero_points[0]) if one else (0.0, 0),
-            "quantization_parameters": {
-                "scales": np.array(self.scales, np.float32),
-                "zero_points": np.array(self.zero_points, np.int32),
-                "quantized_dimension": self.quantized_dimension,
-                "block_size": 0,
-            },
-            "sparsity_parameters": {},
-        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
-from jaxdelegate.compile import memory_errors
+from jaxdelegate import memory_errors
 from jaxdelegate.device_errors import device_error
 from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.errors import JaxDelegateError, LoweringError, OptionError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxdelegate import memory_errors
 from jaxdelegate.cache.partition_key import tensors_of
-from jaxdelegate.compile import memory_errors
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import NeedsJaxError

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.compile import memory_errors
+from jaxdelegate import memory_errors
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError, TensorError

@@ -1,1 +1,1 @@
-"""Runs the plan of a subgraph and holds its tensors. Does not depend on XLA."""
+"""Runs the plan of a subgraph and holds its tensors, or runs a stored program. Needs no XLA."""

@@ -208,7 +208,7 @@ def test_an_operators_error_is_another(full) -> None:
 
 
 def test_what_helps_on_a_gpu() -> None:
-    from jaxdelegate.compile import memory_errors
+    from jaxdelegate import memory_errors
 
     plan = types.SimpleNamespace(
         argument_size_in_bytes=3 << 20, output_size_in_bytes=12, temp_size_in_bytes=3 << 30

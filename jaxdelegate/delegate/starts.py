@@ -1,28 +1,20 @@
-"""An interpreter's main subgraph as one stored program, run without reading the model.
-
-It can describe inputs and outputs, set and return their values, and run. For everything else the
-interpreter reads the model.
-"""
+"""Finds and keeps what an interpreter needs to run a model's main subgraph without reading it."""
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxdelegate.cache.constants import places
-from jaxdelegate.cache.records import STARTS, StartRecord, StoredTensor
-from jaxdelegate.compile import memory_errors
+from jaxdelegate.cache.records import STARTS, StartRecord
 from jaxdelegate.delegate.delegate_kernel import JaxKernel
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
-from jaxdelegate.device_errors import device_error
 from jaxdelegate.device_weights import on_device
 from jaxdelegate.digests import digests, source_digest
-from jaxdelegate.errors import JaxDelegateError
-from jaxdelegate.host_memory import aligned_zeros
-from jaxdelegate.pjrt.client import LOAD_ERRORS, NeedsJaxError
+from jaxdelegate.program import StoredTensor
 from jaxdelegate.report.delegation import fully_delegated
+from jaxdelegate.runtime.stored_start import StoredStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,88 +24,7 @@ if TYPE_CHECKING:
     from jaxdelegate.model.source import Source
     from jaxdelegate.program import Program
     from jaxdelegate.runtime.subgraph import SubgraphRunner
-    from jaxdelegate.simple_delegate import Shortcut, SimpleDelegate
-
-_LOGGER = logging.getLogger("jaxdelegate")
-
-
-class StoredStart:
-    """A stored program, and the values of its inputs and outputs."""
-
-    def __init__(
-        self,
-        delegate: JaxDelegate,
-        start: StartRecord,
-        content: memoryview,
-        read: Callable[[], object],
-    ) -> None:
-        self._delegate, self._start, self._content = delegate, start, content
-        self.read = read
-        self._program: Program | None = None
-        self._shortcut: Shortcut | None = None
-        self._tensors = {t.index: t for t in (*start.inputs, *start.outputs)}
-        self.values: dict[int, Any] = {}  # by tensor
-
-    @property
-    def is_allocated(self) -> bool:
-        return self._program is not None
-
-    @property
-    def inputs(self) -> Sequence[StoredTensor]:
-        return self._start.inputs
-
-    @property
-    def outputs(self) -> Sequence[StoredTensor]:
-        return self._start.outputs
-
-    def input(self, index: int) -> StoredTensor | None:
-        """The input with this index; None: it is another tensor."""
-        return next((t for t in self.inputs if t.index == index), None)
-
-    def allocate(self) -> bool:
-        """Load the program and lay out the inputs; False: it cannot be loaded."""
-        if self._program is None:
-            try:
-                self._program = self._loaded()
-            except LOAD_ERRORS as error:
-                _LOGGER.debug("cache: the stored start is not used: %s", error)
-                return False
-            for tensor in self.inputs:
-                self.values[tensor.index] = aligned_zeros(tensor.shape, np.dtype(tensor.dtype))
-        return True
-
-    def _loaded(self) -> Program:
-        delegate = self._delegate
-        if delegate.programs is None:
-            raise LookupError("programs are not stored")
-        weights = on_device(delegate.target.runtime)
-        return delegate.programs.load_started(self._start, self._content, weights)
-
-    def invoke(self) -> bool:
-        """Run the program and wait for the results; False: running it needs jax."""
-        program = self._program
-        if program is None:
-            raise RuntimeError("invoke before allocate")
-        try:
-            values = map(self.values.__getitem__, program.inputs)
-            results = None if self._shortcut is None else self._shortcut.call(values)
-            if results is None:
-                results = program([self.values[i] for i in program.inputs])
-                for array in results:
-                    if not isinstance(array, np.ndarray):
-                        array.block_until_ready()
-        except NeedsJaxError as error:
-            _LOGGER.debug("cache: the stored start is not used: %s", error)
-            return False
-        except JaxDelegateError:  # of a forked process
-            raise
-        except (RuntimeError, MemoryError) as error:
-            said = memory_errors.of_program(error, self._delegate.target.platform, program)
-            where = f"The model's program failed to invoke on {self._delegate.device_name}"
-            raise device_error(error, f"{where}: {said}") from error
-        self.values.update(zip(program.outputs, results, strict=True))
-        self._shortcut = self._shortcut or program.shortcut()
-        return True
+    from jaxdelegate.simple_delegate import SimpleDelegate
 
 
 def find(
@@ -130,13 +41,21 @@ def find(
     key = None if delegate is None else _key(delegate, lambda: source_digest(source))
     if delegate is None or delegate.programs is None or key is None:
         return None
-    start = delegate.programs.record(STARTS, key)
-    if start is None:
+    programs = delegate.programs
+    record = programs.record(STARTS, key)
+    if record is None:
         return None
-    delegate.on_partitioned(fully_delegated(delegate.name, delegate.device_name, start.nodes))
-    found = StoredStart(delegate, start, source.content, read)
-    delegate.started(found)
-    return found
+    delegate.on_partitioned(fully_delegated(delegate.name, delegate.device_name, record.nodes))
+    target = delegate.target
+
+    def load() -> Program:
+        return programs.load_started(record, source.content, on_device(target.runtime))
+
+    start = StoredStart(
+        record.inputs, record.outputs, load, target.platform, delegate.device_name, read
+    )
+    delegate.started(start)
+    return start
 
 
 def keep(delegates: Sequence[SimpleDelegate], model: Model, host: SubgraphRunner) -> None:
