@@ -10,7 +10,7 @@ from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.model import CallableModel
 from jaxdelegate.function.records import Params
 from jaxdelegate.function.saving.saving import FileIo
-from jaxdelegate.function.sharded import ShardedModel
+from jaxdelegate.function.sharding.model import ShardedModel
 from jaxdelegate.function.views import whole
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.options import DelegateOptions

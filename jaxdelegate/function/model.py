@@ -26,8 +26,8 @@ from jaxdelegate.function.records import (
 )
 from jaxdelegate.function.saving import saving
 from jaxdelegate.function.saving.saving import FileIo
-from jaxdelegate.function.sharded import ShardedModel
-from jaxdelegate.function.weight_shardings import WeightShardings
+from jaxdelegate.function.sharding.model import ShardedModel
+from jaxdelegate.function.sharding.weight_specs import WeightShardings
 from jaxdelegate.model.records import Model
 from jaxdelegate.options import DelegateOptions
 

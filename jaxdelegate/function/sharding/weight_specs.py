@@ -9,6 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.function.records import Parameter
+from jaxdelegate.function.sharding.meshes import check_axes
 from jaxdelegate.model.records import Model, Operator
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.passes.channel_affine import PRODUCTS
@@ -55,16 +56,6 @@ def weight_specs(
         if spec is not None:
             check_spec(spec, f"weight {name!r}", parameters[name].shape, mesh)
     return {name: spec for name, spec in specs.items() if spec is not None and any(spec)}
-
-
-def check_axes(what: str, axes: tuple[str, ...], mesh: Mesh) -> None:
-    """Check that a mesh has these axes."""
-    for axis in axes:
-        if axis not in mesh.axis_names:
-            known = ", ".join(map(repr, mesh.axis_names))
-            raise OptionError(
-                f"sharded: {what}: the mesh has no axis {axis!r}; its axes are {known}"
-            )
 
 
 def check_spec(spec: Any, what: str, shape: Shape, mesh: Mesh) -> None:

@@ -1,0 +1,1 @@
+"""A model over the devices of a mesh: batches and weights, divided by axes."""
