@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,9 @@ from jaxdelegate.device_weights import ModelWeights
 from jaxdelegate.errors import JaxDelegateError
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
-from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.pjrt import client
-from jaxdelegate.program import Executable, Program
-from jaxdelegate.simple_delegate import DelegateParams
+from jaxdelegate.program import Executable, Partition, Program
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
 from tests.support.decoders import quantized_decoder
@@ -193,15 +191,13 @@ class AbsentCompiler(Compiler):
 
     def newly_compiled(
         self,
-        partition: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
+        partition: Partition,
         _weights: ModelWeights,
         name: str,
         over: OverMesh | None = None,
     ) -> Program:
         weights = Shapes(client.of_jax(self.device))
-        return super().newly_compiled(partition, specs, outputs, weights, name, over)
+        return super().newly_compiled(partition, weights, name, over)
 
 
 class _AbsentDelegate(JaxDelegate):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.pjrt import client
-from jaxdelegate.program import Program
+from jaxdelegate.program import Partition, Program
 
 if TYPE_CHECKING:
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import DelegateParams
 
 _MEMORY = {
     "cpu": "a higher limit of the process (`ulimit -v`, the container's)",
@@ -22,21 +21,17 @@ _MEMORY = {
 }
 
 
-def of_partition(
-    error: BaseException,
-    platform: str,
-    node: DelegateParams,
-    specs: Mapping[int, TensorSpec],
-    outputs: Sequence[int],
-) -> str:
+def of_partition(error: BaseException, platform: str, partition: Partition) -> str:
     """The message for a partition that was being compiled, or whose weights were being moved."""
     if not is_out_of_memory(error):
         return str(error)
+    specs = partition.specs
     weights = [i for i, spec in specs.items() if spec.const is not None]
+    groups = (weights, partition.params.inputs, partition.outputs)
+    held, read, written = (_bytes(specs, indices) for indices in groups)
     sizes = (
-        f"{_bytes(specs, weights)} of weights, {_bytes(specs, node.inputs)} of inputs and "
-        f"{_bytes(specs, outputs)} of results; what XLA adds for temporaries is not known before "
-        "it is compiled"
+        f"{held} of weights, {read} of inputs and {written} of results; what XLA adds for "
+        "temporaries is not known before it is compiled"
     )
     return _message(error, f"The partition has {sizes}", platform)
 

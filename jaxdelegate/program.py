@@ -1,4 +1,4 @@
-"""A compiled partition, and the tensors of a stored one. Does not import jax."""
+"""A partition, its compiled program, and the tensors of a stored one. Does not import jax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from jaxdelegate.simple_delegate import Shortcut
 from jaxdelegate.thunks.calls import DirectCalls
 
 if TYPE_CHECKING:
+    from jaxdelegate.model.records import Operator
     from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.simple_delegate import DelegateParams
 
 
 class Executable(Protocol):
@@ -40,6 +42,25 @@ class Executable(Protocol):
     def serialized(self) -> bytes:
         """What `Runtime.load` takes."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """What one program computes.
+
+    Attributes:
+        params: its nodes, inputs and outputs.
+        specs: those of all tensors of its operators.
+        outputs: those outputs that are not constants.
+    """
+
+    params: DelegateParams
+    specs: Mapping[int, TensorSpec]
+    outputs: Sequence[int]
+
+    @property
+    def operators(self) -> list[Operator]:
+        return [node.operator for node in self.params.nodes]
 
 
 @dataclasses.dataclass(frozen=True)

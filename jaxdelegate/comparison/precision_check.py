@@ -20,6 +20,7 @@ from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.model.source import interpreter_arguments
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.options import DelegateOptions
+from jaxdelegate.program import Partition
 from jaxdelegate.report.precision import PrecisionReport
 from jaxdelegate.simple_delegate import DelegateContext, DelegateParams
 from jaxdelegate.text import plural
@@ -150,7 +151,8 @@ class _CheckingKernel(JaxKernel):
         super().prepare(context, node)
         specs = partition_specs(context, node)
         outputs = [i for i in node.outputs if specs[i].const is None]
-        self._lower = self._checking.compiler.compilation.lowering_of(node, specs, outputs)
+        partition = Partition(node, specs, outputs)
+        self._lower = self._checking.compiler.compilation.lowering_of(partition)
         operators = [n.operator for n in node.nodes]
         for index, reason in unfit_constants(self._checking.policy, operators, specs).items():
             self._checking.constants.append(f"{specs[index].name!r} stays float32: {reason}")

@@ -26,8 +26,8 @@ from jaxdelegate.op_lowering.rule import LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.optional import install
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
-from jaxdelegate.program import Program
-from jaxdelegate.simple_delegate import DelegateParams, Node
+from jaxdelegate.program import Partition, Program
+from jaxdelegate.simple_delegate import Node
 from jaxdelegate.text import plural, printable
 from jaxdelegate.tuning.selector import Tuner
 from jaxdelegate.waiting import waiting
@@ -146,33 +146,23 @@ class Compilation:
     device: jax.Device
 
     def program(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        weights: ModelWeights,
-        name: str,
-        over: OverMesh | None = None,
+        self, partition: Partition, weights: ModelWeights, name: str, over: OverMesh | None = None
     ) -> Program:
         """The program of a partition; `name`: the model's file, or "<bytes>", for messages."""
         is_file = name and not name.startswith("<")
-        what = plural(len(node.nodes), "operator") + (f" of {printable(name)}" if is_file else "")
+        what = plural(len(partition.operators), "operator")
+        what += f" of {printable(name)}" if is_file else ""
         with waiting(f"compiling {what} for {self.device}; {_WHY_LONG}"):
-            return self._compiled(node, specs, outputs, weights, over)
+            return self._compiled(partition, weights, over)
 
     def _compiled(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        weights: ModelWeights,
-        over: OverMesh | None,
+        self, partition: Partition, weights: ModelWeights, over: OverMesh | None
     ) -> Program:
-        operators = [n.operator for n in node.nodes]
-        slices, specs = self._slices(node, specs, outputs)
+        operators = partition.operators
+        slices, partition = self._slices(partition)
         try:
-            partition = self.lowered(node, specs, outputs)
-            return aot.compile_partition(partition, weights, self.donates, slices, over)
+            lowered = self.lowered(partition)
+            return aot.compile_partition(lowered, weights, self.donates, slices, over)
         except JaxDelegateError:
             raise
         except _COMPILE_ERRORS as error:
@@ -182,19 +172,17 @@ class Compilation:
                 f"({printable(last.name)}) could not be compiled for {self.device}"
             )
             platform = self.context.platform
-            said = memory_errors.of_partition(error, platform, node, specs, outputs)
+            said = memory_errors.of_partition(error, platform, partition)
             raise device_error(error, f"{where}: {said}", LoweringError) from error
 
-    def lowered(
-        self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
-    ) -> LoweredPartition:
+    def lowered(self, partition: Partition) -> LoweredPartition:
         """The partition as its program will compute it."""
-        lower, precision = self.lowering_of(node, specs, outputs), self.context.precision
+        lower, precision = self.lowering_of(partition), self.context.precision
         if self.checks_precision:
             precision = error_probe.guarded(lower, precision, self.device)
-        partition = self._tuned(node, specs, outputs, lower(precision))
-        self._warn_of_overflow(partition)
-        return partition
+        tuned = self._tuned(partition, lower(precision))
+        self._warn_of_overflow(tuned)
+        return tuned
 
     def _warn_of_overflow(self, partition: LoweredPartition) -> None:
         """Warn of convolutions whose float16 results may overflow; log it if all were checked."""
@@ -209,56 +197,43 @@ class Compilation:
                 _named(found),
             )
 
-    def _slices(
-        self, node: DelegateParams, specs: Mapping[int, TensorSpec], outputs: Sequence[int]
-    ) -> tuple[BatchSlices, Mapping[int, TensorSpec]]:
-        """The slices of the batch on which the program runs the partition, and the specs of one.
+    def _slices(self, partition: Partition) -> tuple[BatchSlices, Partition]:
+        """The slices of the batch on which the program runs, and the partition of one slice.
 
         The plan may have decided; otherwise large batches become microbatches, unless inputs are
         donated.
         """
-        if node.slices is not None:
-            return node.slices, specs
+        params = partition.params
+        if params.slices is not None:
+            return params.slices, partition
         if self.context.platform != "cpu" or self.donates:
-            return WHOLE_BATCH, specs
+            return WHOLE_BATCH, partition
         parts = microbatching.microbatches(
-            [n.operator for n in node.nodes], specs, node.inputs, outputs
+            partition.operators, partition.specs, params.inputs, partition.outputs
         )
-        return (WHOLE_BATCH, specs) if parts is None else (BatchSlices(parts.count), parts.specs)
+        if parts is None:
+            return WHOLE_BATCH, partition
+        return BatchSlices(parts.count), dataclasses.replace(partition, specs=parts.specs)
 
-    def _tuned(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        partition: LoweredPartition,
-    ) -> LoweredPartition:
-        """The partition with its operators lowered by the algorithms that were chosen for them."""
-        precision = partition.precision
-        context = context_for(node.nodes[0], self.context, precision)
-        algorithms = self.tuner.algorithms(partition, context)
-        return (
-            self.lowering_of(node, specs, outputs, algorithms)(precision)
-            if algorithms
-            else partition
-        )
+    def _tuned(self, partition: Partition, lowered: LoweredPartition) -> LoweredPartition:
+        """The operators lowered by the algorithms that were chosen for them."""
+        precision = lowered.precision
+        context = context_for(partition.params.nodes[0], self.context, precision)
+        algorithms = self.tuner.algorithms(lowered, context)
+        return self.lowering_of(partition, algorithms)(precision) if algorithms else lowered
 
     def lowering_of(
-        self,
-        node: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
-        algorithms: Mapping[str, str] | None = None,
+        self, partition: Partition, algorithms: Mapping[str, str] | None = None
     ) -> Callable[[PrecisionPolicy], LoweredPartition]:
         """What lowers the partition under a precision policy, by these algorithms or defaults."""
 
         def lower(precision: PrecisionPolicy) -> LoweredPartition:
-            context = context_for(node.nodes[0], self.context, precision)
+            context = context_for(partition.params.nodes[0], self.context, precision)
             return lowering.lower_partition(
-                [n.operator for n in node.nodes],
-                specs,
-                node.inputs,
-                outputs,
+                partition.operators,
+                partition.specs,
+                partition.params.inputs,
+                partition.outputs,
                 context.in_program(algorithms=algorithms or {}),
                 rewrites=self.rewrites,
             )

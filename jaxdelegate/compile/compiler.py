@@ -24,7 +24,6 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels import library as kernels
 from jaxdelegate.options import DelegateOptions, native_kernels_by_default
 from jaxdelegate.pjrt import client, jax_settings
-from jaxdelegate.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from jaxdelegate.device_weights import ModelWeights
     from jaxdelegate.op_lowering.rule import LoweringContext
     from jaxdelegate.op_lowering.spec import TensorSpec
-    from jaxdelegate.simple_delegate import DelegateParams, GraphKey, Node
+    from jaxdelegate.program import Partition, Program
+    from jaxdelegate.simple_delegate import GraphKey, Node
     from jaxdelegate.tuning.selector import Tuner
     from jaxdelegate.xla.over_mesh import OverMesh
 
@@ -214,9 +214,7 @@ class Compiler:
 
     def program(
         self,
-        partition: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
+        partition: Partition,
         graph: GraphKey,
         shapes: Hashable,
         state: GraphState,
@@ -225,9 +223,7 @@ class Compiler:
         """The program of a partition: from memory, from the cache, or compiled and stored there.
 
         Args:
-            partition: nodes, inputs and outputs.
-            specs: of every tensor of its operators.
-            outputs: those that are not constants.
+            partition: what it computes.
             graph: which graph it is of.
             shapes: the graph's input shapes: with the graph they determine every spec.
             state: of the graph.
@@ -238,9 +234,10 @@ class Compiler:
             DeviceMemoryError: the device has no memory for it.
         """
         client.check_process()
-        nodes = tuple(node.index for node in partition.nodes)
+        params = partition.params
+        nodes = tuple(node.index for node in params.nodes)
         # Not the partition's own input shapes: folded constants may differ where those agree.
-        key = ProgramKey(nodes, shapes, partition.inputs, partition.outputs, partition.slices, over)
+        key = ProgramKey(nodes, shapes, params.inputs, params.outputs, params.slices, over)
         state.known.name = graph.name
         programs, group = programs_of(graph.model), self._group(graph)
         recent = programs.recent(group, self.options)
@@ -251,20 +248,18 @@ class Compiler:
             key,
             recent,
             self.options.max_program_bytes,
-            lambda: self._made(graph, key, partition, specs, outputs, state),
+            lambda: self._made(graph, key, partition, state),
         )
 
     def _made(
         self,
         graph: GraphKey,
         key: ProgramKey,
-        partition: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
+        partition: Partition,
         state: GraphState,
     ) -> Program:
         start, before = time.monotonic(), self.compiled
-        program = self._loaded_or_compiled(partition, specs, outputs, state, key.over)
+        program = self._loaded_or_compiled(partition, state, key.over)
         if self.varying_shapes is not None and self.compiled > before:
             seconds = time.monotonic() - start
             self.varying_shapes.compiled(graph, key.nodes, key.shapes, seconds)
@@ -293,9 +288,7 @@ class Compiler:
 
     def _loaded_or_compiled(
         self,
-        partition: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
+        partition: Partition,
         state: GraphState,
         over: OverMesh | None,
     ) -> Program:
@@ -304,37 +297,37 @@ class Compiler:
             from jaxdelegate.xla.over_mesh import mesh_runtime  # noqa: PLC0415 (imports jax)
 
             weights = state.on(mesh_runtime(over))
-            return self.newly_compiled(partition, specs, outputs, weights, state.known.name, over)
+            return self.newly_compiled(partition, weights, state.known.name, over)
         if cache is not None:
             settings = self.cache_settings()
             for weights in state.weights(self.target):
                 device = weights.runtime.device
-                key = cache.program_key(partition, specs, state.known, settings, device)
+                key = cache.program_key(
+                    partition.params, partition.specs, state.known, settings, device
+                )
                 program = None if key is None else cache.load(key, weights)
                 if program is not None:
                     return program
         weights = state.on(client.of_jax(self.device))
         if cache is None or key is None:
-            return self.newly_compiled(partition, specs, outputs, weights, state.known.name)
+            return self.newly_compiled(partition, weights, state.known.name)
         with cache.compile_lock(key) as may_be_stored:
             program = cache.load(key, weights) if may_be_stored else None
             if program is None:
                 name = state.known.name
-                program = self.newly_compiled(partition, specs, outputs, weights, name)
+                program = self.newly_compiled(partition, weights, name)
                 program = cache.save(key, program)
         return program
 
     def newly_compiled(
         self,
-        partition: DelegateParams,
-        specs: Mapping[int, TensorSpec],
-        outputs: Sequence[int],
+        partition: Partition,
         weights: ModelWeights,
         name: str,
         over: OverMesh | None = None,
     ) -> Program:
         """The program of a partition, compiled now; `name`: the model's, for messages."""
-        program = self.compilation.program(partition, specs, outputs, weights, name, over)
+        program = self.compilation.program(partition, weights, name, over)
         with self._lock:
             self.compiled += 1
         return program

@@ -12,7 +12,7 @@ from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.pjrt.client import NeedsJaxError
-from jaxdelegate.program import Program
+from jaxdelegate.program import Partition, Program
 from jaxdelegate.simple_delegate import (
     DelegateContext,
     DelegateParams,
@@ -63,7 +63,8 @@ class JaxKernel(SimpleDelegateKernel):
         outputs = [i for i in node.outputs if i not in known]
         state = GraphState.of(context.shared, self._compiler)
         shapes = context.shapes() if node.padded_to is None else node.padded_to
-        program = self._compiler.program(node, specs, outputs, context.graph_key, shapes, state)
+        partition = Partition(node, specs, outputs)
+        program = self._compiler.program(partition, context.graph_key, shapes, state)
         self._pad(context, node, specs)
         self._program, self._is_constant = program, False
         self.compiled = CompiledPartition(node.nodes, program)

@@ -29,7 +29,7 @@ from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.pjrt import client
 from jaxdelegate.plan.planner import EntryPoint
 from jaxdelegate.plan.whole import Shapes, WholePlan, WholePlans
-from jaxdelegate.program import Program
+from jaxdelegate.program import Partition, Program
 from jaxdelegate.simple_delegate import DelegateParams, GraphKey
 from jaxdelegate.text import plural, printable
 from jaxdelegate.xla import jax_compat  # noqa: F401 (with what jax imports late)
@@ -173,13 +173,10 @@ class SubgraphFunction:
         plan = self._plans.all_taken(shapes, compiler.why_not, on_cpu=on_cpu)
         if not plan.nodes:
             return None
-        partition = DelegateParams(
-            plan.nodes, self._inputs, plan.outputs, None if slices == WHOLE_BATCH else slices
-        )
+        own = None if slices == WHOLE_BATCH else slices
+        params = DelegateParams(plan.nodes, self._inputs, plan.outputs, own)
         program = compiler.program(
-            partition,
-            plan.specs,
-            plan.outputs,
+            Partition(params, plan.specs, plan.outputs),
             graph=self._key,
             shapes=shapes,
             state=self._state,

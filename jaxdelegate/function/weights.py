@@ -24,6 +24,7 @@ from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.passes.propagation import declared_specs, subgraph_specs
 from jaxdelegate.pjrt import client
 from jaxdelegate.plan.whole import Shapes, WholePlans
+from jaxdelegate.program import Partition
 from jaxdelegate.simple_delegate import DelegateParams
 from jaxdelegate.xla.aot import resident_array, split_weights
 
@@ -277,9 +278,9 @@ class PreparedWeights:
         weights = ModelWeights(shared.runtime, shared)
         on_cpu = compiler.platform == "cpu"
         plan = self._plans.all_taken(shapes, compiler.why_not, on_cpu=on_cpu)
-        node = DelegateParams(plan.nodes, self._inputs, plan.outputs)
+        params = DelegateParams(plan.nodes, self._inputs, plan.outputs)
         with jax.enable_x64(True), jax.ensure_compile_time_eval():
-            partition = compiler.compilation.lowered(node, plan.specs, plan.outputs)
+            partition = compiler.compilation.lowered(Partition(params, plan.specs, plan.outputs))
             arguments, constants = split_weights(partition, compiler.platform)
             arrays = {w: resident_array(weights, w, partition) for w in arguments}
         return _Lowered(partition, arrays, constants)
