@@ -99,7 +99,7 @@ class ModelWeights:
     shapes and partitions.
 
     Attributes:
-        runtime: of the device.
+        runtime: the device's.
         loading, adding: see `DeviceWeights`.
     """
 

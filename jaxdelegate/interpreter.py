@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import jax
 
     from jaxdelegate.model.records import Model, SignatureDef
-    from jaxdelegate.runtime.in_flight import Results
     from jaxdelegate.runtime.open_model import OpenModel
     from jaxdelegate.runtime.stored_start import StoredStart
     from jaxdelegate.runtime.subgraph import SubgraphRunner
@@ -174,7 +173,7 @@ class Interpreter:
         self._timeout = timeout
         self._source = source
         self._read: OpenModel | None = None
-        self._main: SubgraphRunner | None = None  # of the main subgraph, once it has been invoked
+        self._main: SubgraphRunner | None = None  # the main subgraph's, once it has been invoked
         self._stored: StoredStart | None = None
         if not self._preserve and timeout is None:  # its program may have a loop that never ends
             own = weakref.ref(self)  # the delegate must not keep it alive
@@ -245,7 +244,6 @@ class Interpreter:
         return self._open().runners
 
     def _runner(self, subgraph_index: int) -> SubgraphRunner:
-        """The host of a subgraph, made at its first use."""
         return self._open().runner(subgraph_index)
 
     # ---- running
@@ -327,7 +325,9 @@ class Interpreter:
         runner.invoke(wait)
 
     @_exclusive
-    def _start(self, inputs: Mapping[int, np.ndarray], subgraph_index: int = 0) -> Results:
+    def _start(
+        self, inputs: Mapping[int, np.ndarray], subgraph_index: int = 0
+    ) -> Callable[[], tuple[np.ndarray, ...]]:
         """Set inputs and run, for tools; waits only for operators on the host.
 
         With a JaxDelegate the arrays are copied to its device while earlier runs compute: do not
@@ -336,8 +336,6 @@ class Interpreter:
         Raises:
             InterpreterError, TensorError: as `set_tensor` and `invoke`.
         """
-        from jaxdelegate.runtime import in_flight  # noqa: PLC0415 (knows the model's types)
-
         delegate = self._jax_delegate
         for index, array in inputs.items():
             if delegate is None or array.dtype.hasobject:  # strings are for no device
@@ -345,7 +343,7 @@ class Interpreter:
             else:
                 self._set(subgraph_index, index, device_arrays.lent(array, delegate.device))
         self._invoke(subgraph_index, wait=False)
-        return in_flight.results(self._runner(subgraph_index))
+        return self._runner(subgraph_index).results()
 
     def cancel(self) -> None:
         """End the invoke that runs now in another thread: it raises a StoppedError.

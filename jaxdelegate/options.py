@@ -307,7 +307,6 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _dtype_name(value: Any) -> Any:
-    """The name of a dtype of jax or numpy; other values are unchanged."""
     is_dtype = isinstance(value, np.dtype | type) or hasattr(value, "dtype")  # jax.numpy.bfloat16
     if value is None or isinstance(value, str) or not is_dtype:
         return value

@@ -74,7 +74,7 @@ class Program:
     states: Mapping[int, TensorSpec]  # as the host stores them
     donated: tuple[int, ...] = ()  # positions in `inputs` whose buffers the program may overwrite
     was_read: bool = False  # from JAX's own compilation cache
-    call_lists: tuple[Any, ...] = ()  # of the call batches in it (call_batching.py)
+    call_lists: tuple[Any, ...] = ()  # those of its call batches (call_batching.py)
     file: str | None = None  # its name in the cache directory
     is_on_cpu: bool = False  # on one device, which is the host
 

@@ -35,7 +35,7 @@ class GraphKey:
     Attributes:
         model: an object that stands for the model, by identity; what is shared lives as long.
         entry: which of the model's graphs.
-        name: of the file, for people; empty: unknown.
+        name: the file's, for people; empty: unknown.
     """
 
     model: Any
@@ -62,6 +62,15 @@ class Node:
     def name(self) -> str:
         """The builtin operator's name, or the custom operator's."""
         return self.operator.name
+
+    @property
+    def specs(self) -> dict[int, TensorSpec]:
+        """The specs by tensor."""
+        op = self.operator
+        ends = zip((*op.inputs, *op.outputs), (*self.inputs, *self.outputs), strict=True)
+        between = zip(op.intermediates, self.intermediates, strict=False)
+        pairs = (*ends, *between)
+        return {i: spec for i, spec in pairs if spec is not None}
 
     @property
     def is_constant(self) -> bool:
@@ -270,7 +279,7 @@ class SimpleDelegate(abc.ABC):
 
         Args:
             subgraph: the index of the subgraph.
-            nodes: of the partition.
+            nodes: the partition's.
             error: what preparing it raised.
         """
         _LOGGER.warning("%s: %s; the partition runs on the CPU", self.name, error)

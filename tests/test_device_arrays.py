@@ -21,7 +21,6 @@ from jaxlib import _jax
 import jaxdelegate as jd
 from jaxdelegate.errors import InterpreterError, TensorError
 from jaxdelegate.op_lowering.options import AddOptions, MulOptions
-from jaxdelegate.runtime import in_flight
 from jaxdelegate.testing import ModelBuilder
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -301,7 +300,7 @@ def test_an_error_of_the_device_names_the_nodes_of_a_started_run() -> None:
     interpreter._start({x: X})()
     host.assign(y, Lost())
     with pytest.raises(InterpreterError, match=r"0 \(ADD\) to 1 \(MUL\) failed .*device lost"):
-        in_flight.results(host)()
+        host.results()()
 
 
 # ---- two devices

@@ -23,7 +23,6 @@ from jaxdelegate.lowering.computation import LoweredPartition
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import LoweringContext
-from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.optional import install
 from jaxdelegate.passes.batch_slices import WHOLE_BATCH, BatchSlices
 from jaxdelegate.program import Partition, Program
@@ -81,7 +80,6 @@ def _platforms() -> str:
 
 
 def _how_to_install(platform: str, error: Exception) -> str:
-    """What to do for a platform that JAX does not have."""
     if platform == "tpu":
         return f". On a TPU VM: {install('tpu')}"
     if platform != "gpu":
@@ -104,21 +102,13 @@ def context_for(
 
 def why_not(node: Node, context: LoweringContext) -> str | None:
     """Why XLA cannot run a node: its rule's reason; None: it can."""
-    return Callees(node.subgraphs, context).why_not_operator(node.operator, _specs(node))
+    return Callees(node.subgraphs, context).why_not_operator(node.operator, node.specs)
 
 
 def runs_in_floats(node: Node, context: LoweringContext) -> bool:
     """Whether integer mode runs a node in floats: see `float_operators`."""
     own = Callees(node.subgraphs, context).in_context()
-    return legality.runs_in_floats(own, node.operator, _specs(node))
-
-
-def _specs(node: Node) -> dict[int, TensorSpec]:
-    operator = node.operator
-    specs = dict(zip(operator.intermediates, node.intermediates, strict=False))
-    specs.update(zip(operator.inputs, node.inputs, strict=True))
-    specs.update(zip(operator.outputs, node.outputs, strict=True))
-    return specs
+    return legality.runs_in_floats(own, node.operator, node.specs)
 
 
 def why_not_in(context: LoweringContext) -> Callable[[Node], str | None]:
@@ -130,7 +120,7 @@ class Compilation:
     """How a delegate compiles.
 
     Attributes:
-        context: of all operators.
+        context: what all operators share.
         rewrites: the names of those that are applied.
         checks_precision: whether each partition is checked for operators that need float32.
         donates: whether results may take the place of inputs.
@@ -242,7 +232,6 @@ class Compilation:
 
 
 def _named(operators: Sequence[Operator]) -> str:
-    """The first of them, by index and name."""
     named = [
         f"#{operator.index} {printable(operator.name)}" for operator in operators[:_MOST_NAMED]
     ]

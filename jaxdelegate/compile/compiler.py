@@ -226,7 +226,7 @@ class Compiler:
             partition: what it computes.
             graph: which graph it is of.
             shapes: the graph's input shapes: with the graph they determine every spec.
-            state: of the graph.
+            state: what is remembered of the graph.
             over: a mesh whose devices all run it, each on its part; the cache has no such programs.
 
         Raises:

@@ -46,7 +46,7 @@ class JaxKernel(SimpleDelegateKernel):
         self.compiled: CompiledPartition | None = None
         self._constant_outputs: tuple[tuple[int, Any], ...] = ()
         self._padded: dict[int, TensorSpec] = {}  # what the program takes for shorter inputs
-        self._rows: dict[int, int] = {}  # of the outputs that are longer than the context's
+        self._rows: dict[int, int] = {}  # the context's, where outputs are longer
 
     def init(self, context: DelegateContext, params: DelegateParams) -> None:  # noqa: ARG002 (the API's)
         """Keep what equal graphs share: the interpreter that has it may be deleted meanwhile."""
@@ -123,7 +123,6 @@ class JaxKernel(SimpleDelegateKernel):
 
 
 def _with_zeros(value: Any, spec: TensorSpec) -> np.ndarray:
-    """An array that begins with `value` and goes on with zeros."""
     padded = aligned_zeros(spec.shape, spec.dtype)
     padded[: len(value)] = value
     return padded
@@ -142,17 +141,7 @@ def _state(context: DelegateContext, index: int, spec: TensorSpec) -> Any:
 
 
 def partition_specs(context: DelegateContext, node: DelegateParams) -> dict[int, TensorSpec]:
-    """The specs of a partition's tensors: of one slice if the batch is sliced, or padded."""
+    """The specs of a partition's tensors: its nodes' if the batch is sliced or padded."""
     if node.slices is not None or node.padded_to is not None:
-        return _of_nodes(node)
+        return {i: spec for n in node.nodes for i, spec in n.specs.items()}
     return {i: context.spec(i) for i in tensors_of(node.nodes).union(node.outputs)}
-
-
-def _of_nodes(params: DelegateParams) -> dict[int, TensorSpec]:
-    found: dict[int, TensorSpec | None] = {}
-    for node in params.nodes:
-        op = node.operator
-        found.update(zip(op.inputs, node.inputs, strict=True))
-        found.update(zip(op.outputs, node.outputs, strict=True))
-        found.update(zip(op.intermediates, node.intermediates, strict=True))
-    return {i: spec for i, spec in found.items() if spec is not None}

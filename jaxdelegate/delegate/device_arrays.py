@@ -61,7 +61,7 @@ def placed(array: Any, device: Any) -> jax.Array:
     """The array on a device, moved there if it is elsewhere.
 
     Args:
-        array: of jax or numpy; one of numpy is always copied.
+        array: jax's or numpy's; numpy's is always copied.
         device: a jax.Device; None: the array's own, jax's default for one of numpy.
     """
     if not client.is_device_array(array):

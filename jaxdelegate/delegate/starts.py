@@ -33,8 +33,8 @@ def find(
     """The stored start of a model with one delegate; None: the model must be read.
 
     Args:
-        delegates: of the interpreter.
-        source: of the model.
+        delegates: the interpreter's.
+        source: the model's.
         read: reads the model; `JaxDelegate.partitions` calls it.
     """
     delegate = _only_delegate(delegates)

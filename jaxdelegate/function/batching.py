@@ -162,7 +162,6 @@ class BatchedFunction:
             return jax.vmap(image, (axes, None if state is None else 0))(list(arrays), state)
 
     def _reason_for(self, size: Any) -> str | None:
-        """Why the graph cannot run on a whole batch of this size; None if it can."""
         if not isinstance(size, int):
             return "the size of the batch is a symbol"
         if size not in self._reasons:

@@ -1,4 +1,4 @@
-"""Exports by `jax.export`: of a model for one platform, and of functions that take models."""
+"""Exports a model for one platform, and lets `jax.export` store functions that take models."""
 
 import json
 from typing import Any, NoReturn, TypeVar

@@ -1,4 +1,4 @@
-"""The functions of a model's signatures: of the whole graph or a part, for an image or a batch."""
+"""A function for each signature of a model, or of a part of it, for an image or a batch."""
 
 import functools
 import hashlib
@@ -37,7 +37,7 @@ from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.passes.propagation import Subgraphs
 from jaxdelegate.pjrt.client import check_process
 from jaxdelegate.plan.shape_signatures import shape_signatures
-from jaxdelegate.runtime.initialization import resources_after
+from jaxdelegate.runtime.open_model import resources_after
 from jaxdelegate.simple_delegate import GraphKey
 
 

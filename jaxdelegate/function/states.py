@@ -39,7 +39,6 @@ class ModelStates:
 
     @functools.cached_property
     def _names(self) -> Mapping[Place, str]:
-        """The names by subgraph and tensor."""
         resources = _resource_names(self._subgraphs)
         taken, names = set(resources.values()), {}
         for explicit in map(with_explicit_states, self._subgraphs):
@@ -71,7 +70,6 @@ class ModelStates:
         return values
 
     def _assigned_in(self, subgraph: Subgraph) -> Mapping[Hashable, np.ndarray]:
-        """The values that a subgraph's CALL_ONCE operators assign."""
         if subgraph.index not in self._assigned:
             called = [
                 operator.options.init_subgraph_index  # type: ignore[attr-defined]
@@ -83,7 +81,6 @@ class ModelStates:
 
 
 def _resource_names(subgraphs: Sequence[Subgraph]) -> dict[Hashable | None, str]:
-    """A name for each resource variable, by its key."""
     names: dict[Hashable | None, str] = {}
     taken: set[str] = set()
     for operator in (o for s in subgraphs for o in s.operators if o.name == _HANDLE):

@@ -61,7 +61,7 @@ class SubgraphFunction:
     """One subgraph with given inputs and outputs, lowered once for each set of input shapes."""
 
     def __init__(self, model: ModelContext, ends: Ends, key: GraphKey) -> None:
-        """Lower nothing yet; `key`: of the subgraph, for programs that are shared."""
+        """Lower nothing yet; `key` identifies the subgraph for programs that are shared."""
         view, most = model.view, model.view.options.max_programs
         entry = EntryPoint(model.subgraphs[ends.subgraph], model.subgraphs, view.limits)
         self._compilers, self._options = model.compilers, view.options
@@ -145,7 +145,6 @@ class SubgraphFunction:
     def _computed(
         self, program: Program, place: Place, known: Mapping[int, Any], slices: BatchSlices
     ) -> Mapping[int, jax.Array]:
-        """The outputs of a program by tensor, from its inputs and initial states."""
         states, names = self._states.for_call() if program.states else {}, self._states.names
         initial = {i: _for_slices(i, states[names[i]], slices) for i in program.states}
         if isinstance(place, OverMesh):
@@ -326,7 +325,6 @@ def _device(place: Place) -> jax.Device:
 
 
 def _for_slices(index: int, value: jax.Array, slices: BatchSlices) -> jax.Array:
-    """A state's initial value, repeated for each slice."""
     if slices == WHOLE_BATCH:
         return value
     shape = slices.shape(index, value.shape)

@@ -24,7 +24,7 @@ class View:
         outputs: tensors that replace the main subgraph's outputs; None: its own outputs.
         batch: the batch size, or a name for any size; None: the file's.
         prepared: the options of functions with prepared weights; None: `options`.
-        follows_xnnpack: of these functions, see `ProgramTraits`.
+        follows_xnnpack: for these functions, see `ProgramTraits`.
     """
 
     options: DelegateOptions

@@ -85,7 +85,7 @@ class FileWeights:
         return {**self.params, **scales}
 
     def scales(self, mode: Mode) -> dict[str, Scale]:
-        """The trained scales by name: of activations, and of weights that are rounded to grids."""
+        """The trained scales of activations, and of weights that are rounded to grids, by name."""
         if mode not in self._scales:
             places = [place for place, _ in self._values.values()]
             if mode.on_grid and not any(map(self._trainable.is_weight, places)):

@@ -65,7 +65,7 @@ class LoweredOperator:
     """One lowered operator, the sources of its inputs, and its weights.
 
     Attributes:
-        operator: of the file, or one that a rewrite created.
+        operator: one of the file's, or one that a rewrite created.
         parts: the file's operators that it replaces.
         lowered: what its rule returned.
         run: what the program runs.

@@ -70,7 +70,6 @@ def _may_have_channels(operator: str) -> bool:
 
 
 def _has_channels(spec: TensorSpec | None) -> bool:
-    """Whether a tensor of the run has scales per channel."""
     q = None if spec is None or spec.const is not None else spec.quantization
     return q is not None and q.is_per_channel
 

@@ -89,7 +89,7 @@ def dequantizing(inputs: Specs, prepare: Mapping[int, Prepare]) -> dict[int, Pre
 
     Args:
         inputs: as `as_stored` returns them.
-        prepare: of the lowering, by position; all of constants.
+        prepare: what the lowering prepares, by position; constants only.
     """
     return {
         position: functools.partial(_prepared, spec, prepare.get(position))

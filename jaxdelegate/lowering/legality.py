@@ -113,7 +113,6 @@ def _runs_in_floats(
 def _why_not_viewed(
     context: LoweringContext, rule: OpRule, operator: Operator, inputs: Specs, outputs: Specs
 ) -> str | None:
-    """Why the float view cannot run an operator."""
     reason = fake_quantization.why_not(operator.name, operator.options, inputs, outputs)
     if reason is not None:
         return reason

@@ -36,10 +36,10 @@ def lower_operator(
     """Lower an operator that its rule accepts.
 
     Args:
-        operator: of the file, or one that a rewrite created.
+        operator: one of the file's, or one that a rewrite created.
         parts: the file's operators that it replaces.
-        specs: of all tensors, as rules see them.
-        context: of the program, with the operator's grid.
+        specs: those of all tensors, as rules see them.
+        context: the program's, with the operator's grid.
         raw_weights: whether weights have the file's layout, and callees' weights are its own.
         integers: the stored specs, if the float view lowers it as integer mode does.
         in_floats: whether integer mode lowers it as the float view does.
@@ -181,7 +181,6 @@ def _with_sources(
     op: Op[Options],
     run: _Run,
 ) -> LoweredOperator:
-    """The lowered operator with the tensors and weights that its function reads."""
     layout = run.layout(op)
     prepared = {
         p: (Weight(operator.inputs[p], operator.index, p, layout), prepare)

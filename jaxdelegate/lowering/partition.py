@@ -181,7 +181,6 @@ def _hidden(operator: Operator) -> Operator:
 def _quantized_later(
     operators: Sequence[Operator], specs: Mapping[int, TensorSpec]
 ) -> frozenset[int]:
-    """The indices of operators on whose results a quantized operator depends."""
     indices: set[int] = set()
     read: set[int] = set()
     for operator in reversed(operators):
@@ -195,7 +194,7 @@ def _quantized_later(
 
 
 def _grids(operators: Sequence[Operator], stored: Mapping[int, TensorSpec]) -> dict[int, Grid]:
-    """The grids of operators' results, by operator: of single results that an operator reads."""
+    """The grid of each operator's only result, by operator, if another operator reads it."""
     read = {i for operator in operators for i in operator.inputs}
     producers = {op.outputs[0]: op.index for op in operators if len(op.outputs) == 1}
     grids = {

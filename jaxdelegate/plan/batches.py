@@ -37,7 +37,7 @@ class AskedBatch:
         size: how many items.
         inputs: those that hold them.
         shared: the other inputs.
-        shapes: of all inputs in a run of one item.
+        shapes: those of all inputs in a run of one item.
     """
 
     size: int

@@ -98,7 +98,7 @@ def why_not_gaining(
         nodes: the partition.
         crossing: the tensors that it reads from the host or writes for it.
         speed: the host's.
-        cost: of one call of the partition.
+        cost: what one call of the partition takes.
         min_gain: how many times this cost the host must need.
     """
     alone = host_seconds(nodes, speed)

@@ -36,7 +36,7 @@ class Offer:
         context: the graph.
         rows: its execution plan: nodes, and what other delegates run already.
         group: partitions the plan for the positions that the delegate takes.
-        speed: of the host's kernels.
+        speed: how long the host's kernels take.
         refused: why some nodes cannot be delegated at all, by position.
         subgraph: the index of the subgraph, for the report.
         is_called: whether an operator on the host calls the subgraph (the body of a loop).

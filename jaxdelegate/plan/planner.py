@@ -31,8 +31,8 @@ from jaxdelegate.plan.steps import (
 )
 from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
-Shapes = Mapping[int, Shape]  # of the inputs, by tensor
-GraphSpecs = Sequence[TensorSpec]  # of all tensors
+Shapes = Mapping[int, Shape]  # the inputs' shapes by tensor
+GraphSpecs = Sequence[TensorSpec]  # one for each tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Plan:
     """A subgraph for certain input shapes.
 
     Attributes:
-        specs: of all tensors, by index.
+        specs: those of all tensors, by index.
         steps: in the order of execution.
         slices: the slices of the batch on which its partition runs; None: the whole batch.
         why_rebatched: why the graph does not take the batch at once; None: it does.
@@ -58,7 +58,7 @@ class EntryPoint:
     Attributes:
         subgraph: with its states as variable tensors.
         explicit: what these states are.
-        subgraphs: of the model, for operators that call them.
+        subgraphs: the model's, for operators that call them.
         limits: what tensors may take.
         declared: specs as the file has them. A free dimension is 1 there.
     """
@@ -108,7 +108,7 @@ class EntryPoint:
         """The operators as delegates see them.
 
         Args:
-            specs: of all tensors.
+            specs: those of all tensors.
             as_in_file: without the rewriting of tensor lists that lets loops be compiled.
         """
         graph = self.subgraph if as_in_file else with_list_updates(self.subgraph, specs)
@@ -130,7 +130,7 @@ class Delegation:
 
     Attributes:
         delegates: applied in order.
-        graph_key: of the graph.
+        graph_key: the graph's.
         shared: where delegates keep what belongs to the open model.
         why_not: why an operator must stay on the host, whatever delegates say; None: it need not.
         preserve_all_tensors: every tensor must stay readable.

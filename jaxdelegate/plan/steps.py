@@ -113,9 +113,9 @@ def partition_params(
     """What a kernel for these nodes replaces.
 
     Args:
-        nodes: of the partition.
+        nodes: the partition's.
         wanted: tensors that other steps read; None: all.
-        specs: of all tensors.
+        specs: those of all tensors.
         slices: see `DelegateParams`.
     """
     made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
@@ -130,7 +130,7 @@ def last_reads(steps: Iterable[PlannedStep], kept: Container[int]) -> dict[int, 
     """The tensors that no later step reads, by the position of the last step that does.
 
     Args:
-        steps: of a plan, in order.
+        steps: the plan's, in order.
         kept: tensors that are never released.
     """
     last: dict[int, int] = {}

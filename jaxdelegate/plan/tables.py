@@ -24,7 +24,7 @@ def why_on_host(nodes: Mapping[int, Node], taken: Collection[int]) -> dict[int, 
     A table that another node reads as well is in the program anyway.
 
     Args:
-        nodes: of the graph, by position in the order of execution.
+        nodes: the graph's, by position in the order of execution.
         taken: the positions of those that the delegate can take.
     """
     found = {}

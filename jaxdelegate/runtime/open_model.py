@@ -1,15 +1,17 @@
-"""An open model: the runners of its subgraphs, for our interpreter."""
+"""An open model: the runners of its subgraphs, and the values that its initialization assigns."""
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
+
+import numpy as np
 
 from jaxdelegate.errors import ModelError, TensorError
 from jaxdelegate.kernels.processor import core_count
 from jaxdelegate.model.open_models import open_model
-from jaxdelegate.model.records import Model
+from jaxdelegate.model.records import Model, Subgraph
 from jaxdelegate.model.source import Source
 from jaxdelegate.passes.limits import Limits
 from jaxdelegate.pjrt import jax_settings
@@ -88,3 +90,19 @@ def _threads_have_these_settings() -> bool:
         return True
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(jax_settings.current).result() == jax_settings.current()
+
+
+def resources_after(
+    called: Iterable[int], subgraphs: Sequence[Subgraph], limits: Limits
+) -> Mapping[Hashable, np.ndarray]:
+    """The resources after some subgraphs ran once, one after the other, by the numpy reference.
+
+    Args:
+        called: indices of subgraphs without inputs: those that CALL_ONCE names.
+        subgraphs: all of the model.
+        limits: how much memory may be taken.
+    """
+    store = ModelStore(subgraphs, limits=limits)
+    for index in called:
+        store(index)
+    return dict(store.resources)

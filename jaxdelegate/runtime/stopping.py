@@ -66,7 +66,6 @@ def _may_not_end(node: Node) -> bool:
 
 
 def _loops(node: Node, index: int) -> bool:
-    """Whether a subgraph, or one that it calls, has a loop."""
     return any(
         operator.name in _LOOPS
         or any(_loops(node, callee) for _, callee in called_subgraphs(operator.options))

@@ -90,7 +90,7 @@ class StoredStart:
         except NeedsJaxError as error:
             _LOGGER.debug("cache: the stored start is not used: %s", error)
             return False
-        except JaxDelegateError:  # of a forked process
+        except JaxDelegateError:  # the process was forked
             raise
         except (RuntimeError, MemoryError) as error:
             said = memory_errors.of_program(error, self._platform, program)

@@ -33,7 +33,7 @@ from jaxdelegate.reference.kernel import Services
 from jaxdelegate.runtime import execution_plan
 from jaxdelegate.runtime.execution_plan import OperatorStep, PartitionStep, Step
 from jaxdelegate.runtime.stopping import Stop
-from jaxdelegate.runtime.tensor_details import is_held_as_given
+from jaxdelegate.runtime.tensor_details import is_held_as_given, to_api_dtype
 from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -131,7 +131,7 @@ class SubgraphRunner:
         self._pinned: dict[int, np.ndarray] = {}
         self._is_running = False  # a program may still read input buffers
         self._shortcut: _Shortcut | None = None
-        self.views = HeldViews()  # of pinned buffers
+        self.views = HeldViews()  # they show pinned buffers
         self._released: dict[int, list[int]] = {}
         if self.delegates:
             try:
@@ -524,6 +524,25 @@ class SubgraphRunner:
         self.invoke(wait=True)
         return tuple(self.array(index) for index in self.subgraph.outputs)
 
+    def results(self) -> Callable[[], tuple[np.ndarray, ...]]:
+        """A function that waits for the outputs of the last `invoke`, and returns copies in order.
+
+        They are copied to the host while the next run starts; later runs do not change them. It
+        raises an InterpreterError, which names the nodes, if the device failed.
+        """
+        tensors = self.subgraph.tensors
+        values = {i: self.value(i) for i in self.subgraph.outputs}
+        for value in values.values():
+            getattr(value, "copy_to_host_async", bool)()
+
+        def wait() -> tuple[np.ndarray, ...]:
+            try:
+                return tuple(to_api_dtype(tensors[i], on_host(v)) for i, v in values.items())
+            except RuntimeError as error:
+                raise execution_plan.failed_run(error, self._steps, values) from error
+
+        return wait
+
     def _views_of_inputs(self) -> Iterable[int]:
         """The results that a step may make views of inputs."""
         of_programs: set[int] = set()
@@ -589,7 +608,7 @@ class StoreStates:
     """The states of a ModelStore after a run; the arrays are never modified."""
 
     resources: Mapping[Any, Any]
-    callees: Mapping[int, Mapping[int, Any]]  # of called subgraphs: `SubgraphRunner.states`
+    callees: Mapping[int, Mapping[int, Any]]  # by called subgraph: `SubgraphRunner.states`
 
 
 class ModelStore:
@@ -608,10 +627,10 @@ class ModelStore:
         """Start without resources; called subgraphs get the same delegates.
 
         Args:
-            subgraphs: of the model.
-            delegates: of all hosts.
+            subgraphs: all of the model.
+            delegates: those of all hosts.
             name: the file's.
-            limits: of memory; None: the defaults.
+            limits: how much memory may be taken; None: the defaults.
             timeout: seconds that an invoke may take; None: any.
             origin: the files that constants are views of; None: they cannot change.
             key: the open Model, if these are its subgraphs: all that run it share its programs.

@@ -46,8 +46,8 @@ def create(
     Args:
         models: files by the names that clients use; None: those of the environment variable
             JAXDELEGATE_SERVE_MODELS, `name=path,name=path`.
-        settings: of every model; None: the defaults.
-        limits: of requests; None: the defaults.
+        settings: every model's; None: the defaults.
+        limits: for requests; None: the defaults.
         is_ready_first: whether the server starts only when all models are compiled.
 
     Raises:

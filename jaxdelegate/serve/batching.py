@@ -186,7 +186,6 @@ class Batcher(Worker, Generic[T, R]):
         )
 
     def _finish(self, batch: Sequence[_Entry[T, R]]) -> None:
-        """Pass results to each event loop."""
         for loop in {entry.loop for entry in batch}:
             entries = [entry for entry in batch if entry.loop is loop]
             with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits

@@ -48,7 +48,7 @@ class RequestError(JaxDelegateError, ValueError):
     Attributes:
         status: the HTTP status: 400 for an invalid request, 404 for an unknown name, 413 for too
             large a body, 503 if the server is busy or shutting down, 504 for a timeout.
-        headers: of the response.
+        headers: the response's.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     limits = Limits()
 
-    # Bytes of the current request: of its packets without the body, and outside any request; of its
-    # URL, headers and trailers; of the body.
+    # Bytes of the current request: its packets without the body, and what is outside any request;
+    # its URL, headers and trailers; its body.
     _other_bytes = _field_bytes = _body_bytes = 0
     _new_bytes = 0  # in a packet in which no request has started
     _is_in_headers = True

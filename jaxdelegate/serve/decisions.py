@@ -47,7 +47,7 @@ class Waiting(Protocol):
     key: Hashable  # only requests with the same key run together: signature and shapes
     rows: int  # its items
     since: float  # when it arrived, in seconds of a monotonic clock
-    costs: Costs  # those of its signature
+    costs: Costs  # its signature's
 
 
 @dataclasses.dataclass(frozen=True)

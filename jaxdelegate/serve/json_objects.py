@@ -18,7 +18,7 @@ def parsed_object(text: Buffer, position_of: Callable[[int], int] = int) -> dict
     """The JSON object in UTF-8 of a whole text. A RequestError if it is invalid, or not an object.
 
     Args:
-        text: of the object.
+        text: the object's.
         position_of: where a position in the text is in the body, for messages.
     """
     try:

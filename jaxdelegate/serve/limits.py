@@ -15,12 +15,13 @@ class Limits:
     """Limits of requests.
 
     Attributes:
-        max_request_bytes: of a body, as sent and decompressed; HTTP and gRPC.
+        max_request_bytes: how large a body may be, as sent and decompressed; HTTP and gRPC.
         body_timeout_s: seconds to receive an HTTP body; 0: no limit.
-        max_held_bytes: of all HTTP request bodies in memory at a time, and of all responses; three
-            times as much for all results. Requests beyond it wait. A single one may exceed it.
-        allowed_origins: of web pages whose requests are accepted, besides pages of this server, for
-            example `https://chat.example.com`; `*`: all.
+        max_held_bytes: how much all HTTP request bodies in memory may take at a time, and how much
+            all responses; three times as much for all results. Requests beyond it wait. A single
+            one may exceed it.
+        allowed_origins: the origins of web pages whose requests are accepted, besides pages of this
+            server, for example `https://chat.example.com`; `*`: all.
         allowed_hosts: names of this server besides localhost, for clients on the same machine and
             proxies there that pass on the name which their clients use.
 

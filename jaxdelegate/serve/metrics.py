@@ -27,7 +27,7 @@ class _Names:
     """The metrics of one kind of model: help texts by name, without the prefix."""
 
     prefix: str
-    labels: tuple[str, ...]  # those of a model
+    labels: tuple[str, ...]  # a model's
     counters: Mapping[str, str]
     gauges: Mapping[str, str]
     reasons: tuple[str, str, str]  # the counter of requests by reason: name, help, label
@@ -180,7 +180,7 @@ class ModelRecorder(Recorder):
             rows: their items, without padding.
             request_s: seconds from arrival to the response, summed over requests.
             queue_s: seconds from arrival to the start of the run, summed over requests.
-            times: of the run.
+            times: the run's.
         """
         each = requests * 1e6  # all of them waited for the run
         with self._lock:
@@ -266,7 +266,6 @@ class Metrics:
             yield from self._families(names, {at: r.read() for at, r in [*recorders.items()]})
 
     def _families(self, names: _Names, read: Mapping[tuple[str, ...], Reading]) -> Iterator[Any]:
-        """The families that have values."""
         kinds = {"Counter": names.counters, "Gauge": names.gauges, "Histogram": names.histograms}
         for kind, texts in kinds.items() if read else ():
             for name, text in texts.items():

@@ -22,8 +22,8 @@ def deployment(
     Args:
         models: files by the names that clients use, also bundles of language models, which have
             OpenAI's API; paths must exist where replicas run.
-        settings: of every model; None: the defaults.
-        limits: of requests; None: the defaults.
+        settings: every model's; None: the defaults.
+        limits: for requests; None: the defaults.
         **options: of `ray.serve.deployment`: `num_replicas`, `ray_actor_options` and others.
 
     Raises:

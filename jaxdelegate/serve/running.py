@@ -50,8 +50,8 @@ class Server:
 
         Args:
             models: files by the names that clients use.
-            settings: of every model.
-            limits: of requests.
+            settings: every model's.
+            limits: for requests.
             host: the address to listen on.
             port: for HTTP; 0: any free port.
             grpc_port: 0: any free port; None: no gRPC.

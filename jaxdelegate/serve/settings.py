@@ -20,7 +20,7 @@ class ServeSettings:
         max_queue_size: how many requests may wait; more are refused with status 503.
         timeout_s: seconds that a request may take, including its time in the queue; 0: no limit.
         answer_timeout_s: the same for requests to language models.
-        max_num_tokens: of a language model: how many tokens a prompt and its answer may have; it
+        max_num_tokens: how many tokens a language model's prompt and answer may have; it
             chooses among caches of several lengths. None: as many as in `lm.Engine`.
         share_prefixes: whether a prompt to a language model may use what its caches have of other
             clients' prompts. It lets them guess these, by the count of cached tokens or the time.

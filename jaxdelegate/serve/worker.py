@@ -21,7 +21,7 @@ class Worker(abc.ABC):
     """A thread that prepares a model and then works on a queue, until it is closed.
 
     Attributes:
-        name: of the model, for messages.
+        name: the model's, for messages.
         error: why the model cannot be used; None: it can, or will be.
         is_ready: whether it is prepared.
         memory: what takes memory on the device, in words; empty: it is not known.

@@ -30,15 +30,15 @@ from jaxdelegate.thunks.compiled import Allocation, Compiled, UnknownError
 
 _LOGGER = logging.getLogger("jaxdelegate")
 
-_RUNS_BEFORE = 3  # of XLA: programs that run less often need no second way
+_RUNS_BEFORE = 3  # by XLA: programs that run less often need no second way
 _MOST_TIMED, _TIMED_SECONDS = 5, 10e-3  # time up to 5 runs or 10 ms, and at least one run
-_MOST_BYTES = 1 << 26  # of results and intermediate values, which are kept between runs
+_MOST_BYTES = 1 << 26  # for results and intermediate values, which are kept between runs
 # XLA keeps running a program whose direct calls take that much longer in each round: timings are
 # noisy.
 _CLEARLY, _ROUNDS = 1.25, 3
 TESTED = ((0, 10), (0, 11), (0, 12))  # releases of jaxlib
 _SHORT = 20e-6  # seconds for which other threads may wait
-_ALIGNMENT = 64  # of `aligned_zeros`
+_ALIGNMENT = 64  # what `aligned_zeros` has
 _BYTE = np.dtype(np.uint8)
 
 # Words of the C structure before the allocations.
@@ -70,8 +70,6 @@ class Executable(Protocol):
 
 
 class _Results:
-    """Memory for the results of a run."""
-
     def __init__(self, program: "_Program") -> None:
         indices = {index for index, *_ in program.results}
         blocks = {index: aligned_zeros((program.sizes[index],), _BYTE) for index in indices}

@@ -43,7 +43,7 @@ class UnknownError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """A block of memory: of a parameter or a constant, or for results and intermediate values."""
+    """A block of memory for a parameter, a constant, results or intermediate values."""
 
     size: int
     parameter: int | None = None

@@ -16,9 +16,9 @@ _SYMBOLS, _RELOCATIONS, _NOTHING = 2, 4, 8  # types of sections
 _ALLOCATED, _THREAD_LOCAL = 2, 0x400  # flags of sections
 _UNDEFINED = 0  # number of a section
 _ABSOLUTE_64, _RELATIVE_32, _CALL_32, _RELATIVE_64 = 1, 2, 4, 24  # types of relocations
-_MOST_BYTES = 1 << 28  # of a program's code: a damaged file may declare any size
+_MOST_BYTES = 1 << 28  # for a program's code: a damaged file may declare any size
 _MATHEMATICS = "libm.so.6"
-# What XLA's code may call: of the C library, and of its mathematical part, also with the suffix f.
+# Functions of the C library that XLA's code may call; the mathematical ones also with suffix f.
 _MEMORY = ("memcpy", "memmove", "memset")
 _FUNCTIONS = (
     *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "erf"),

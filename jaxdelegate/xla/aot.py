@@ -127,7 +127,7 @@ def _on_whole_batch(
         partition: what it computes.
         call: a function of resident arrays and of those of one slice.
         resident: call lists and weights.
-        slices: of the batch.
+        slices: how the batch is divided.
         platform: decides how it goes through the slices.
     """
     n, live = len(resident), (*partition.inputs, *partition.states)
@@ -158,10 +158,10 @@ def compile_function(
     """Compile a function of arrays for a device.
 
     Args:
-        function: of as many arrays as there are arguments.
+        function: takes as many arrays as there are arguments.
         arguments: their shapes and dtypes.
         donated: the positions of those whose memory results may take.
-        runtime: of the device.
+        runtime: the device's.
         exact: see `compiler_options`.
 
     Returns:

@@ -211,7 +211,6 @@ class _CallBatch:
         return np.concatenate([head, constants]).view(np.uint8)
 
     def _words(self, eqn: core.JaxprEqn, places: Mapping[Any, tuple[int, int]]) -> Iterator[int]:
-        """One call in the call list."""
         yield BATCHED.index(eqn.params["target_name"])
         yield len(eqn.invars)
         for v in (*eqn.invars, *eqn.outvars):

@@ -79,7 +79,6 @@ def _ranges(
     values: Mapping[str, np.ndarray],
     batches: Iterable[Any],
 ) -> dict[Place, Range]:
-    """The lowest and highest value of each computed quantized tensor."""
     file = functions.file
     names = {n: i for n, i in computed_names(file.subgraphs[0]).items() if _is_quantized(file, i)}
     if not names:

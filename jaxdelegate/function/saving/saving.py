@@ -109,7 +109,6 @@ class Saving:
         return self._places(key.removesuffix(SUFFIX))
 
     def _places(self, name: str) -> tuple[Place, ...]:
-        """The tensors with this name."""
         if name in self._leaves:
             return self._leaves[name].places
         return ((0, self._computed[name]),) if name in self._computed else ()
@@ -359,7 +358,6 @@ def _folded(file: Model, result: Edited) -> Edited:
 
 
 def _with_halves(file: Model, result: Edited) -> Edited:
-    """The content with float32 weights as float16."""
     new = read_again(file, result.content)
     places = list(castable(new))
     for subgraph, i in places:

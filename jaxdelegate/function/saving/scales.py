@@ -84,7 +84,7 @@ def fitting_blocks(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
 def completed(
     shared: SharedScales, given: Mapping[Place, np.ndarray], moved: Mapping[Place, bool]
 ) -> NewScales:
-    """New scales, with those that follow from them: of tied tensors, and of biases.
+    """New scales, and those of tied tensors and biases, which follow from them.
 
     Converters share biases of zeros between operators with different scales; those do not change.
 

@@ -144,7 +144,6 @@ class ShardedModel:
         return apply.on_mesh(self.params, arrays)
 
     def _check_size(self, arrays: Sequence[Any], apply: ShardedApply) -> None:
-        """Check that the batch has the size given to `batched`."""
         if not isinstance(self._size, int):
             return
         for name, array, is_batched in zip(
@@ -171,6 +170,5 @@ class ShardedModel:
 
 
 def _of_any_batch(functions: Functions) -> Functions:
-    """The functions for a batch of any size, as for `Model.batched`."""
     view = dataclasses.replace(functions.view, batch="b")
     return Functions(functions.file, view, functions.source)

@@ -124,7 +124,6 @@ def _by_channels(
 
 
 def _channel_dimensions(graph: Model, subgraph: int, tensor: int, shape: Shape) -> Iterator[int]:
-    """The dimension of output channels for each operator that reads a weight."""
     for operator in graph.subgraphs[subgraph].operators:
         if tensor not in operator.inputs:
             continue

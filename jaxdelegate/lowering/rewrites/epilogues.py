@@ -50,7 +50,6 @@ def end_convolution(rewriter: PatternRewriter, operator: Operator) -> bool:
 
 
 def _fuse_swish(rewriter: PatternRewriter, operator: Operator, o: MulOptions) -> bool:
-    """Fuse x * logistic(x), in either order."""
     x, gate = operator.inputs
     if (producer := rewriter.producer(x)) is not None and producer.inputs == (gate,):
         x, gate = gate, x

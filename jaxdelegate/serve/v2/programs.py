@@ -14,7 +14,7 @@ from jaxdelegate.serve.v2.signatures import ServedGraph
 
 Arrays = Mapping[str, np.ndarray]
 Shape = tuple[int, ...]
-Shapes = tuple[Shape, ...]  # those of the inputs, in the graph's order
+Shapes = tuple[Shape, ...]  # the inputs', in the graph's order
 
 
 class BatchProgram:
