@@ -66,7 +66,7 @@ class StaticLoop:
 
 @dataclasses.dataclass(frozen=True)
 class KernelSet:
-    """The kernels of ours that a rule may call. JAX can transform none of these calls.
+    """Which of our kernels a rule may call; JAX can transform none of these calls.
 
     Attributes:
         cpu: those of jaxdelegate/kernels.
@@ -169,13 +169,13 @@ class LoweringContext:
         is_by_integers = self.quant_mode == "integer" and self.platform == "cpu"
         return is_by_integers and self.result.quantized_later
 
-    def why_not_subgraph(self, index: int, inputs: Specs) -> str | None:
+    def why_not_subgraph(self, index: int, inputs: Specs | None = None) -> str | None:
         """Why a subgraph that the operator calls cannot be lowered for these inputs, or None."""
         if self.subgraphs is None:
             return "the delegate has no access to the subgraphs that the operator calls"
         return self.subgraphs.why_not(index, inputs)
 
-    def lower_subgraph(self, index: int, inputs: Specs, **how: Any) -> Function:
+    def lower_subgraph(self, index: int, inputs: Specs | None = None, **how: Any) -> Function:
         """A subgraph that the operator calls, as a function of its inputs: `SubgraphAccess.lower`.
 
         Raises:

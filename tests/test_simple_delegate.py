@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 import jaxdelegate as jd
+from jaxdelegate.model.records import Operator
+from jaxdelegate.op_lowering.options import NoOptions
+from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.simple_delegate import Node
 from jaxdelegate.testing import ModelBuilder, assert_close
 
 
@@ -88,3 +92,19 @@ def test_an_error_in_a_kernel_reaches_the_caller() -> None:
 
     with pytest.raises(RuntimeError, match="no such luck"):
         run(Broken())
+
+
+def test_a_node_has_the_specs_of_its_tensors() -> None:
+    x, y, inner = (TensorSpec(n, (2,), np.dtype(np.float32)) for n in ("x", "y", "inner"))
+    operator = Operator(
+        index=0,
+        name="LSTM",
+        builtin_code=16,
+        inputs=(4, -1),
+        outputs=(7,),
+        intermediates=(9,),
+        options=NoOptions(),
+    )
+    node = Node(operator, (x, None), (y,), (inner,))
+    assert node.specs == {4: x, 7: y, 9: inner}
+    assert Node(operator, (x, None), (y,)).specs == {4: x, 7: y}  # a host may not know them
