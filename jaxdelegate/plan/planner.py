@@ -5,7 +5,7 @@ A plan is a value: the interpreter, functions, tools and servers plan alike, wit
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,152 +164,145 @@ def plan(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> Plan:
         InterpreterError: an operator refuses its inputs, or inputs have different batches.
         DelegationError: a delegate that requires every operator cannot take all of them.
     """
-    batch = None
-    if delegation.rebatches or delegation.pads_batch:
-        declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
-        batch = batches.asked_batch(declared, shapes)
-    if batch is not None and delegation.pads_batch:
-        padded = _padded(entry, shapes, batch, delegation)
-        if padded is not None:
-            return padded
-    if not delegation.rebatches:
-        batch = None
-    why = None if batch is None else _why_not_at_once(entry, shapes, batch)
-    if batch is None or why is None:
+    return _Planner(entry, delegation).plan(shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Planner:
+    entry: EntryPoint
+    delegation: Delegation
+
+    def plan(self, shapes: Shapes) -> Plan:
+        delegation, batch = self.delegation, None
+        if delegation.rebatches or delegation.pads_batch:
+            batch = batches.asked_batch(self._declared, shapes)
+        if batch is not None and delegation.pads_batch:
+            padded = self._padded(shapes, batch)
+            if padded is not None:
+                return padded
+        if batch is not None and delegation.rebatches:
+            why = self._why_not_at_once(shapes, batch)
+            if why is not None:
+                return self._single_runs(batch, why)
         try:
-            specs = entry.specs(shapes)
+            specs = self.entry.specs(shapes)
         except InterpreterError as error:
-            raise InterpreterError(
-                f"{error}{_rebatch_remedy(entry, shapes, delegation)}"
-            ) from error
-        return Plan(specs, _steps(entry, specs, shapes, delegation, None))
-    return _single_runs(entry, batch, why, delegation)
+            raise InterpreterError(f"{error}{self._rebatch_remedy(shapes)}") from error
+        return Plan(specs, self._steps(specs, shapes))
 
+    @property
+    def _declared(self) -> dict[int, TensorSpec]:
+        return {i: self.entry.declared[i] for i in self.entry.subgraph.inputs}
 
-def _why_not_at_once(entry: EntryPoint, shapes: Shapes, batch: batches.AskedBatch) -> str | None:
-    """Why the resized graph may compute something else than single runs do."""
-    try:
-        whole = entry.specs(shapes)
-    except InterpreterError as error:
-        return str(error.__cause__ or error)
-    single = entry.specs(batch.shapes)
-    return batches.why_not_at_once(entry.subgraph, batch, whole, single)
+    def _why_not_at_once(self, shapes: Shapes, batch: batches.AskedBatch) -> str | None:
+        """Why the resized graph may compute something else than single runs do."""
+        try:
+            whole = self.entry.specs(shapes)
+        except InterpreterError as error:
+            return str(error.__cause__ or error)
+        single = self.entry.specs(batch.shapes)
+        return batches.why_not_at_once(self.entry.subgraph, batch, whole, single)
 
+    def _rebatch_remedy(self, shapes: Shapes) -> str:
+        """What an error should add if the inputs have a batch, and the file fixes 1."""
+        if not self.delegation.may_rebatch or self.delegation.rebatches:
+            return ""
+        return batches.remedy(self._declared, shapes)
 
-def _rebatch_remedy(entry: EntryPoint, shapes: Shapes, delegation: Delegation) -> str:
-    """What an error should add if the inputs have a batch, and the file fixes 1."""
-    if not delegation.may_rebatch or delegation.rebatches:
-        return ""
-    declared = {i: entry.declared[i] for i in entry.subgraph.inputs}
-    return batches.remedy(declared, shapes)
+    def _padded(self, shapes: Shapes, batch: batches.AskedBatch) -> Plan | None:
+        """One partition for a larger batch; None: the batch needs none, or becomes single runs."""
+        size = batches.padded_size(batch.size)
+        if batch.size in (0, size):
+            return None
+        larger = dataclasses.replace(batch, size=size)
+        wanted = {i: (size, *s[1:]) if i in batch.inputs else s for i, s in shapes.items()}
+        why = self._why_not_at_once(shapes, batch) or self._why_not_at_once(wanted, larger)
+        if why is not None and self.delegation.rebatches:
+            return None
+        if why is not None:
+            raise batches.padding_refused(batch.size, size, why)
+        steps = self._steps(self.entry.specs(wanted), wanted)
+        batches.check_is_padded(steps)
+        (step,) = (s for s in steps if isinstance(s, PlannedPartition))
+        params = dataclasses.replace(step.params, padded_to=tuple(sorted(wanted.items())))
+        return Plan(self.entry.specs(shapes), (PlannedPartition(params, step.delegate),))
 
+    def _single_runs(self, batch: batches.AskedBatch, why: str) -> Plan:
+        """One partition of the graph as it is for one item, which runs once for each."""
+        entry, subgraph, slices = self.entry, self.entry.subgraph, batch.slices
+        hidden = {*entry.explicit.initial, *entry.explicit.resources}
+        batches.check_state([entry.declared[i].name for i in sorted(hidden)], why)
+        batches.check_inputs(subgraph, batch)
+        specs = entry.specs(batch.shapes)
+        steps = self._steps(specs, batch.shapes, slices)
+        batches.check_is_one_partition(steps, self.delegation.delegates, subgraph.index, why)
+        partitions = (step for step in steps if isinstance(step, PlannedPartition))
+        results = [i for step in partitions for i in step.params.outputs]
+        variables = (i for i, spec in enumerate(specs) if spec.is_variable)
+        of_all = slices.specs(
+            dict(enumerate(specs)), sorted({*batch.inputs, *variables, *subgraph.outputs, *results})
+        )
+        entry.limits.check_sizes(of_all.items())
+        return Plan([of_all.get(i, spec) for i, spec in enumerate(specs)], steps, slices, why)
 
-def _padded(
-    entry: EntryPoint, shapes: Shapes, batch: batches.AskedBatch, delegation: Delegation
-) -> Plan | None:
-    """One partition for a larger batch; None: the batch needs none, or becomes single runs."""
-    size = batches.padded_size(batch.size)
-    if batch.size in (0, size):
-        return None
-    larger = dataclasses.replace(batch, size=size)
-    wanted = {i: (size, *s[1:]) if i in batch.inputs else s for i, s in shapes.items()}
-    why = _why_not_at_once(entry, shapes, batch) or _why_not_at_once(entry, wanted, larger)
-    if why is not None and delegation.rebatches:
-        return None
-    if why is not None:
-        raise batches.padding_refused(batch.size, size, why)
-    steps = _steps(entry, entry.specs(wanted), wanted, delegation, None)
-    batches.check_is_padded(steps)
-    (step,) = (s for s in steps if isinstance(s, PlannedPartition))
-    params = dataclasses.replace(step.params, padded_to=tuple(sorted(wanted.items())))
-    return Plan(entry.specs(shapes), (PlannedPartition(params, step.delegate),))
+    def _steps(
+        self, specs: GraphSpecs, shapes: Shapes, slices: BatchSlices | None = None
+    ) -> tuple[PlannedStep, ...]:
+        is_compiled = bool(self.delegation.delegates) or self.delegation.is_function
+        nodes = self.entry.nodes(specs, as_in_file=not is_compiled)
+        steps: tuple[PlannedStep, ...] = tuple(map(PlannedOperator, nodes))
+        for delegate in self.delegation.delegates:
+            left = {i: s.node for i, s in enumerate(steps) if isinstance(s, PlannedOperator)}
+            graph = _Unallocated(specs, tuple(left.values()), shapes, self.delegation)
+            subsets = delegated_subsets(delegate, self._offer(graph, steps, left))
+            steps = self._replaced(steps, subsets, delegate, specs, slices)
+        return steps
 
+    def _offer(
+        self, graph: "_Unallocated", steps: Sequence[PlannedStep], left: Mapping[int, Node]
+    ) -> Offer:
+        reasons = {i: self.delegation.why_not(node) for i, node in left.items()}
+        return Offer(
+            graph,
+            [step.row for step in steps],
+            group=lambda chosen: independent_subsets(steps, chosen),
+            speed=REFERENCE,
+            refused={i: reason for i, reason in reasons.items() if reason is not None},
+            subgraph=self.entry.subgraph.index,
+        )
 
-def _single_runs(
-    entry: EntryPoint, batch: batches.AskedBatch, why: str, delegation: Delegation
-) -> Plan:
-    """One partition of the graph as it is for one item, which runs once for each."""
-    subgraph, slices = entry.subgraph, batch.slices
-    hidden = {*entry.explicit.initial, *entry.explicit.resources}
-    batches.check_state([entry.declared[i].name for i in sorted(hidden)], why)
-    batches.check_inputs(subgraph, batch)
-    specs = entry.specs(batch.shapes)
-    steps = _steps(entry, specs, batch.shapes, delegation, slices)
-    batches.check_is_one_partition(steps, delegation.delegates, subgraph.index, why)
-    partitions = (step for step in steps if isinstance(step, PlannedPartition))
-    made = [i for step in partitions for i in step.params.outputs]
-    variables = (i for i, spec in enumerate(specs) if spec.is_variable)
-    of_all = slices.specs(
-        dict(enumerate(specs)), sorted({*batch.inputs, *variables, *subgraph.outputs, *made})
-    )
-    entry.limits.check_sizes(of_all.items())
-    return Plan([of_all.get(i, spec) for i, spec in enumerate(specs)], steps, slices, why)
+    def _replaced(
+        self,
+        steps: Sequence[PlannedStep],
+        subsets: Iterable[Subset],
+        delegate: SimpleDelegate,
+        specs: GraphSpecs,
+        slices: BatchSlices | None,
+    ) -> tuple[PlannedStep, ...]:
+        """The steps with a partition for each subset that a delegate takes (simple_delegate.cc)."""
+        readers = Counter(i for step in steps for i in step.reads)
+        readers.update(self.entry.subgraph.outputs)
 
+        def replaced(subset: Subset) -> Sequence[PlannedStep]:
+            inside = [steps[i] for i in subset.items]
+            if not subset.is_delegated:
+                return inside
+            own = Counter(i for step in inside for i in step.reads)
+            read = {i for step in inside for i in step.writes if readers[i] > own[i]}
+            wanted = None if self.delegation.preserve_all_tensors else read
+            taken = tuple(step.node for step in inside if isinstance(step, PlannedOperator))
+            return [PlannedPartition(partition_params(taken, wanted, specs, slices), delegate)]
 
-def _steps(
-    entry: EntryPoint,
-    specs: GraphSpecs,
-    shapes: Shapes,
-    delegation: Delegation,
-    slices: BatchSlices | None,
-) -> tuple[PlannedStep, ...]:
-    is_compiled = bool(delegation.delegates) or delegation.is_function
-    nodes = entry.nodes(specs, as_in_file=not is_compiled)
-    steps: tuple[PlannedStep, ...] = tuple(map(PlannedOperator, nodes))
-    for delegate in delegation.delegates:
-        steps = _applied(delegate, entry, specs, shapes, delegation, steps=steps, slices=slices)
-    return steps
-
-
-def _applied(
-    delegate: SimpleDelegate,
-    entry: EntryPoint,
-    specs: GraphSpecs,
-    shapes: Shapes,
-    delegation: Delegation,
-    *,
-    steps: tuple[PlannedStep, ...],
-    slices: BatchSlices | None,
-) -> tuple[PlannedStep, ...]:
-    """The steps after a delegate chose among the operators that are left (simple_delegate.cc)."""
-    left = {i: s.node for i, s in enumerate(steps) if isinstance(s, PlannedOperator)}
-    reasons = {i: delegation.why_not(node) for i, node in left.items()}
-    offer = Offer(
-        _Unallocated(specs, tuple(left.values()), tuple(sorted(shapes.items())), delegation),
-        [step.row for step in steps],
-        group=lambda chosen: independent_subsets(steps, chosen),
-        speed=REFERENCE,
-        refused={i: reason for i, reason in reasons.items() if reason is not None},
-        subgraph=entry.subgraph.index,
-    )
-    subsets = delegated_subsets(delegate, offer)
-    readers = Counter(i for step in steps for i in step.reads)
-    readers.update(entry.subgraph.outputs)
-
-    def replaced(subset: Subset) -> Sequence[PlannedStep]:
-        inside = [steps[i] for i in subset.items]
-        if not subset.is_delegated:
-            return inside
-        own = Counter(i for step in inside for i in step.reads)
-        read = {i for step in inside for i in step.writes if readers[i] > own[i]}
-        wanted = None if delegation.preserve_all_tensors else read
-        taken = tuple(step.node for step in inside if isinstance(step, PlannedOperator))
-        return [PlannedPartition(partition_params(taken, wanted, specs, slices), delegate)]
-
-    return tuple(step for subset in subsets for step in replaced(subset))
+        return tuple(step for subset in subsets for step in replaced(subset))
 
 
 class _Unallocated:
     """A graph while a delegate chooses: a DelegateContext without values."""
 
     def __init__(
-        self,
-        specs: GraphSpecs,
-        nodes: Sequence[Node],
-        shapes: Hashable,
-        delegation: Delegation,
+        self, specs: GraphSpecs, nodes: Sequence[Node], shapes: Shapes, delegation: Delegation
     ) -> None:
-        self._specs, self._nodes, self._shapes = specs, nodes, shapes
+        self._specs, self._nodes, self._shapes = specs, nodes, tuple(sorted(shapes.items()))
         self.graph_key, self.shared = delegation.graph_key, delegation.shared
         self.preserve_all_tensors = delegation.preserve_all_tensors
 
