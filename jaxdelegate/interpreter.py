@@ -404,10 +404,10 @@ class Interpreter:
 
     def _set_rebatch(self, value: bool) -> bool:
         """Change the option `rebatch` of its JaxDelegates, for tools; whether there are any."""
-        found = [d for d in self._delegates if isinstance(d, JaxDelegate)]
-        for delegate in found:
+        delegates = [d for d in self._delegates if isinstance(d, JaxDelegate)]
+        for delegate in delegates:
             delegate.set_rebatch(value)
-        return bool(found)
+        return bool(delegates)
 
     def _why_rebatched(self, subgraph_index: int = 0) -> str | None:
         """Why the current batch runs as single runs; None: it does not."""
@@ -438,10 +438,10 @@ class Interpreter:
         stored = self._stored
         known = None if stored is None else stored.input(tensor_index)
         if stored is not None and known is not None and stored.is_allocated:
-            given = device_arrays.taken(value)
-            is_fitting = given.dtype == known.dtype and given.shape == tuple(known.shape)
-            if isinstance(given, np.ndarray) and is_fitting:
-                np.copyto(stored.values[tensor_index], given)
+            array = device_arrays.taken(value)
+            is_fitting = array.dtype == known.dtype and array.shape == tuple(known.shape)
+            if isinstance(array, np.ndarray) and is_fitting:
+                np.copyto(stored.values[tensor_index], array)
                 return
         self._set(0, tensor_index, value)
 
@@ -451,12 +451,12 @@ class Interpreter:
             raise _not_an_input(runner, index)
         self._write(runner, index, device_arrays.taken(value))
 
-    def _write(self, runner: SubgraphRunner, index: int, given: Any) -> None:
-        spec, array = runner.spec(index), given
-        if given.dtype != spec.dtype or spec.dtype.hasobject:
+    def _write(self, runner: SubgraphRunner, index: int, value: Any) -> None:
+        spec, array = runner.spec(index), value
+        if value.dtype != spec.dtype or spec.dtype.hasobject:
             from jaxdelegate.runtime.tensor_details import from_api_dtype  # noqa: PLC0415
 
-            array = from_api_dtype(runner.subgraph.tensors[index], _as_array(given, spec.dtype))
+            array = from_api_dtype(runner.subgraph.tensors[index], _as_array(value, spec.dtype))
             if spec.dtype.hasobject and array.size == 1:
                 self._open().store.paths[runner.subgraph.index, index] = array.reshape(-1)[0]
         if array.dtype != spec.dtype or array.shape != spec.shape:

@@ -176,15 +176,15 @@ class Compilation:
 
     def _warn_of_overflow(self, partition: LoweredPartition) -> None:
         """Warn of convolutions whose float16 results may overflow; log it if all were checked."""
-        found = value_bounds.overflowing(partition)
-        if found:
+        unbounded = value_bounds.overflowing(partition)
+        if unbounded:
             _LOGGER.log(
                 logging.INFO if self.checks_precision else logging.WARNING,
                 "float16: a result beyond 65504 becomes infinite, and NaN may follow, in %s that "
                 "nothing bounds: %s. Check the model with representative inputs (jaxdelegate "
                 "check_precision), or use compute_dtype='bfloat16'.",
-                plural(len(found), "convolution"),
-                _named(found),
+                plural(len(unbounded), "convolution"),
+                _named(unbounded),
             )
 
     def _slices(self, partition: Partition) -> tuple[BatchSlices, Partition]:

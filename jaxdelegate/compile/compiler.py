@@ -183,8 +183,8 @@ class Compiler:
         """Whether a quantized node runs in floats although others run in integers."""
         if node.is_constant or not self.context.program.may_use_floats:
             return False
-        found: bool = compilation_module().runs_in_floats(node, self.context)
-        return found
+        in_floats: bool = compilation_module().runs_in_floats(node, self.context)
+        return in_floats
 
     def reasons(
         self,

@@ -43,8 +43,8 @@ def taken(value: Any) -> np.ndarray | jax.Array:
         is_dlpack_only = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
         return np.from_dlpack(value) if is_dlpack_only else np.asarray(value)
     if client.is_device_array(value):
-        given: jax.Array = value
-        return given
+        array: jax.Array = value
+        return array
     imported = jax_settings.import_jax()
     try:
         with imported.enable_x64(True):  # else 64-bit types are cut

@@ -181,9 +181,9 @@ class JaxDelegate(SimpleDelegate):
         for start in starts:
             start.read()
         with self._opening:
-            made = list(self._kernels)
-        found = [k.compiled for k in made if k.compiled is not None]
-        return sorted(found, key=lambda partition: partition.nodes[0].index)
+            open_kernels = list(self._kernels)
+        compiled = [k.compiled for k in open_kernels if k.compiled is not None]
+        return sorted(compiled, key=lambda partition: partition.nodes[0].index)
 
     def on_partitioned(self, report: DelegationReport) -> None:
         """Keep the report, warn as TFLite does, and check `require_full_delegation`.
@@ -217,8 +217,8 @@ class JaxDelegate(SimpleDelegate):
 
     def __repr__(self) -> str:
         """The options that are not their defaults, as they were given."""
-        given = ", ".join(f"{k}={v!r}" for k, v in self.options.changed().items())
-        return f"{type(self).__name__}({given})"
+        changed = ", ".join(f"{k}={v!r}" for k, v in self.options.changed().items())
+        return f"{type(self).__name__}({changed})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the options: the copy compiles, or loads stored programs, where it is used."""

@@ -157,9 +157,9 @@ def _crossing(inside: Sequence[Node], readers: Mapping[int, int]) -> Sequence[Te
     """
     own = Counter(i for node in inside for i in {*node.operator.inputs})
     read = {i: s for n in inside for i, s in zip(n.operator.inputs, n.inputs, strict=True)}
-    made = {i: s for n in inside for i, s in zip(n.operator.outputs, n.outputs, strict=True)}
-    entering = {i: s for i, s in read.items() if i not in made}
-    leaving = {i: s for i, s in made.items() if readers[i] > own[i] or i not in read}
+    written = {i: s for n in inside for i, s in zip(n.operator.outputs, n.outputs, strict=True)}
+    entering = {i: s for i, s in read.items() if i not in written}
+    leaving = {i: s for i, s in written.items() if readers[i] > own[i] or i not in read}
     specs = (entering | leaving).values()
     return [spec for spec in specs if spec is not None and spec.const is None]
 

@@ -88,17 +88,17 @@ class EntryPoint:
 
     def resized(self, shapes: Shapes) -> str:
         """What an error should add about inputs of other shapes than declared, or of free ones."""
-        found = ""
+        text = ""
         for i in self.subgraph.inputs:
             spec, shape, declared = self.declared[i], shapes[i], self.signature(i)
             if shape == spec.shape and -1 in declared[1:]:
-                found += f"; input {i} {spec.name!r} is {list(declared)} in the model, whose free "
-                found += "dimensions count as 1: resize it (in tools by --input_layer_shape)"
+                text += f"; input {i} {spec.name!r} is {list(declared)} in the model, whose free "
+                text += "dimensions count as 1: resize it (in tools by --input_layer_shape)"
             if shape != spec.shape:
-                found += f"; input {i} {spec.name!r} has the shape {list(shape)}, the model "
-                found += f"declares {list(declared)}"
-                found += remedy(spec.dtype, shape, spec.dtype, declared)
-        return found
+                text += f"; input {i} {spec.name!r} has the shape {list(shape)}, the model "
+                text += f"declares {list(declared)}"
+                text += remedy(spec.dtype, shape, spec.dtype, declared)
+        return text
 
     def signature(self, index: int) -> Shape:
         """A tensor's shape in the file; -1: any size."""

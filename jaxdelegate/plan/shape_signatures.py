@@ -19,12 +19,12 @@ def shape_signatures(
     like a scalar there; here its shape follows from the inputs', unless it depends on data.
     """
     records = subgraph.tensors
-    found = {i: tuple(records[i].shape_signature or records[i].shape) for i in tensors}
+    shapes = {i: tuple(records[i].shape_signature or records[i].shape) for i in tensors}
     computed = {i for operator in subgraph.operators for i in operator.outputs}
-    missing = [i for i in tensors if i in computed and not found[i]]
+    missing = [i for i in tensors if i in computed and not shapes[i]]
     if missing:
-        found.update(_planned(EntryPoint(subgraph, Subgraphs(subgraphs), limits), missing))
-    return found
+        shapes.update(_planned(EntryPoint(subgraph, Subgraphs(subgraphs), limits), missing))
+    return shapes
 
 
 def _planned(entry: EntryPoint, tensors: Sequence[int]) -> dict[int, Shape]:

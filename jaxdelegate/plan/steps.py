@@ -118,10 +118,10 @@ def partition_params(
         specs: those of all tensors.
         slices: see `DelegateParams`.
     """
-    made = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
+    written = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
     read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
-    inputs = [i for i in read if i not in made and specs[i].const is None]
-    outputs = [i for i in made if wanted is None or i in wanted]
+    inputs = [i for i in read if i not in written and specs[i].const is None]
+    outputs = [i for i in written if wanted is None or i in wanted]
     outputs = [i for i in outputs if specs[i].const is None]
     return DelegateParams(nodes, tuple(inputs), tuple(outputs), slices)
 

@@ -27,7 +27,7 @@ def why_on_host(nodes: Mapping[int, Node], taken: Collection[int]) -> dict[int, 
         nodes: the graph's, by position in the order of execution.
         taken: the positions of those that the delegate can take.
     """
-    found = {}
+    reasons = {}
     for position in taken:
         node = nodes[position]
         table = _table(node)
@@ -35,11 +35,11 @@ def why_on_host(nodes: Mapping[int, Node], taken: Collection[int]) -> dict[int, 
             continue
         if _are_small(node.operator.inputs[_LOOKUPS[node.name][0]], nodes, position):
             size = (specs_bytes([table]) or 0) >> 20
-            found[position] = (
+            reasons[position] = (
                 "its table is large, and the host reads rows of it in the file, without a copy "
                 f"({size} MiB); min_gain=0 delegates it"
             )
-    return found
+    return reasons
 
 
 def _table(node: Node) -> TensorSpec | None:
@@ -62,14 +62,14 @@ def _is_read_elsewhere(node: Node, table: TensorSpec, others: Iterable[Node]) ->
 def _are_small(tensor: int, nodes: Mapping[int, Node], before: int) -> bool:
     """Whether a tensor is an input of the graph, or the result of a few small nodes."""
     makers = {i: node for p, node in nodes.items() if p < before for i in node.operator.outputs}
-    needed, found = [tensor], set[int]()
+    needed, counted = [tensor], set[int]()
     while needed:
         maker = makers.get(needed.pop())
-        if maker is None or maker.index in found:
+        if maker is None or maker.index in counted:
             continue
-        found.add(maker.index)
+        counted.add(maker.index)
         size = specs_bytes(maker.outputs)
-        if len(found) > _MOST_NODES or size is None or size > _MOST_BYTES:
+        if len(counted) > _MOST_NODES or size is None or size > _MOST_BYTES:
             return False
         needed += maker.operator.inputs
     return True

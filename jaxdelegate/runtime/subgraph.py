@@ -298,7 +298,7 @@ class SubgraphRunner:
 
         Later runs do not change the arrays, which are read-only.
         """
-        found = {}
+        states = {}
         for index in self._kinds.variables:
             value = self._values.get(index)
             if value is None:
@@ -307,8 +307,8 @@ class SubgraphRunner:
                 value = value.copy()
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False  # else `write` would reuse the buffer
-            found[index] = value
-        return found
+            states[index] = value
+        return states
 
     def set_states(self, states: Mapping[int, Any]) -> None:
         """Set variables to what `states` returned; others get their first values.
@@ -340,10 +340,10 @@ class SubgraphRunner:
         """
         if index not in self._resources:
             return self._values.get(index)
-        found = self._store.resources.get(self._resources[index])
-        if found is None and index in self._entry.explicit.read_first:
+        value = self._store.resources.get(self._resources[index])
+        if value is None and index in self._entry.explicit.read_first:
             raise UnassignedError(unassigned(self._resources[index]))
-        return found
+        return value
 
     def array(self, index: int) -> np.ndarray:
         """A tensor's value in host memory; waits for it.
@@ -549,8 +549,8 @@ class SubgraphRunner:
         of_others: set[int] = set()
         for step in self._steps:
             is_program = isinstance(step, PartitionStep) and step.kernel.returns_own_memory
-            found = of_programs if is_program else of_others
-            found.update(step.writes, step.variables)
+            written = of_programs if is_program else of_others
+            written.update(step.writes, step.variables)
         return self._kinds.results.difference(of_programs - of_others)
 
     def _own_results(self) -> None:

@@ -88,10 +88,10 @@ async def _received(
     return body
 
 
-def _too_large(given: str, limits: Limits) -> RequestError:
+def _too_large(got: str, limits: Limits) -> RequestError:
     return RequestError(
         f"the body: expected at most {limits.max_request_bytes} bytes (max_request_bytes), got "
-        f"{given}",
+        f"{got}",
         413,
     )
 

@@ -303,8 +303,8 @@ class DirectCalls:
     def run(self, values: Sequence[Any], by_xla: _Run) -> Sequence[Any]:
         program = self._program
         if program is not None:
-            found = program.run(values)
-            return by_xla(values) if found is None else found
+            direct = program.run(values)
+            return by_xla(values) if direct is None else direct
         results = by_xla(values)
         if self._left > 0 and self._is_from_host(values):
             self._left -= 1
@@ -321,7 +321,7 @@ class DirectCalls:
         try:
             results = list(map(np.asarray, by_xla(values)))
             program = self._read(values, results)
-            found, own_seconds = program.run(values), _seconds(lambda: program.run(values))
+            direct, own_seconds = program.run(values), _seconds(lambda: program.run(values))
             is_slower = processor.thread_count() > 1 and _is_slower(
                 own_seconds,
                 lambda: program.run(values),
@@ -330,10 +330,10 @@ class DirectCalls:
         except (*LOAD_ERRORS, struct.error) as error:
             _LOGGER.debug("XLA's runtime keeps running a program: %s", error)
             return None
-        if found is None or is_slower:
+        if direct is None or is_slower:
             _LOGGER.debug("XLA's runtime keeps running a program: it takes less time")
             return None
-        if not all(a.tobytes() == b.tobytes() for a, b in zip(results, found, strict=True)):
+        if not all(a.tobytes() == b.tobytes() for a, b in zip(results, direct, strict=True)):
             _LOGGER.warning(
                 "XLA's runtime keeps running a program, whose direct calls return other results: "
                 "please report this with the model"
@@ -348,8 +348,8 @@ class DirectCalls:
         size = stats.temp_size_in_bytes + stats.output_size_in_bytes
         if size > _MOST_BYTES:
             raise UnknownError(f"it takes {size} bytes of memory")
-        given, constants = (list(map(np.asarray, some)) for some in (values, self._constants))
-        return _Program(self._executable.serialized(), constants, given, results, self._states)
+        inputs, constants = (list(map(np.asarray, some)) for some in (values, self._constants))
+        return _Program(self._executable.serialized(), constants, inputs, results, self._states)
 
 
 _pauses: list[None] = []  # as many as `by_xla` contexts are entered

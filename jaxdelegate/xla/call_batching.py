@@ -192,9 +192,9 @@ class _CallBatch:
         return eqn.replace(invars=[eqn.invars[0], *operands], outvars=own), call_list
 
     def _operands(self) -> list[Any]:
-        made = {eqn.outvars[0] for eqn in self.calls}
+        computed = {eqn.outvars[0] for eqn in self.calls}
         read = dict.fromkeys(self.sources[v] for eqn in self.calls for v in eqn.invars)
-        return [v for v in read if v not in made and v not in self.known]
+        return [v for v in read if v not in computed and v not in self.known]
 
     def _name(self) -> str:
         """The scopes of the calls' operators, as profiles read them (benchmark/hlo.py)."""
@@ -233,11 +233,11 @@ def _scratch(
     TFLite's memory planners.
     """
     last = {sources[v]: i for i, eqn in enumerate(calls) for v in eqn.invars}
-    made = {eqn.outvars[0]: i for i, eqn in enumerate(calls) if eqn.outvars[0] not in results}
-    lives = {y: (i, last.get(y, i)) for y, i in made.items()}
+    makers = {eqn.outvars[0]: i for i, eqn in enumerate(calls) if eqn.outvars[0] not in results}
+    lives = {y: (i, last.get(y, i)) for y, i in makers.items()}
     offsets: dict[core.Var, int] = {}
     size = _ALIGNMENT
-    for y in sorted(made, key=lambda y: -_bytes(y)):
+    for y in sorted(makers, key=lambda y: -_bytes(y)):
         first, end = lives[y]
         live = (v for v in offsets if lives[v][0] <= end and first <= lives[v][1])
         taken = sorted((offsets[v], offsets[v] + _aligned(_bytes(v))) for v in live)

@@ -189,24 +189,24 @@ class Saving:
 
     def _moved(self) -> dict[Place, bool]:
         """Biases with new values, or with zeros, and whether any new value is not zero."""
-        found = {}
+        moved = {}
         for place in self._shared.by_bias():
             leaf = self._leaf_at.get(place)
-            given = None if leaf is None else self._arrays.get(leaf.name)
-            if leaf is not None and (given is not None or not leaf.raw.any()):
-                found[place] = given is not None and bool(given.any())
-        return found
+            new = None if leaf is None else self._arrays.get(leaf.name)
+            if leaf is not None and (new is not None or not leaf.raw.any()):
+                moved[place] = new is not None and bool(new.any())
+        return moved
 
     def _store(self, leaf: StoredLeaf, scales: NewScales) -> None:
         """Add a leaf's bytes if its values or their quantization changes."""
-        given = self._arrays.get(leaf.name)
+        values = self._arrays.get(leaf.name)
         for place in leaf.places:
             new = self._new_quantization(leaf, place, scales)
-            if given is None and (new is None or self._stays(place)):
+            if values is None and (new is None or self._stays(place)):
                 continue
-            if given is None and not self._as_floats:
+            if values is None and not self._as_floats:
                 leaf = dataclasses.replace(leaf, as_floats=True)
-            result = encoded(leaf, leaf.exact if given is None else given, new)
+            result = encoded(leaf, leaf.exact if values is None else values, new)
             self._data[place] = result.data
             is_given = place in self._given  # a scale that was trained together with the values
             if result.clamped and place == leaf.places[0] and not is_given:

@@ -82,7 +82,7 @@ def fitting_blocks(leaf: StoredLeaf, array: np.ndarray) -> np.ndarray:
 
 
 def completed(
-    shared: SharedScales, given: Mapping[Place, np.ndarray], moved: Mapping[Place, bool]
+    shared: SharedScales, chosen: Mapping[Place, np.ndarray], moved: Mapping[Place, bool]
 ) -> NewScales:
     """New scales, and those of tied tensors and biases, which follow from them.
 
@@ -90,13 +90,13 @@ def completed(
 
     Args:
         shared: the relations of the file's scales.
-        given: scales in the file's shapes.
+        chosen: scales in the file's shapes.
         moved: constants with new values, or with zeros, and whether any new value is not zero.
 
     Raises:
         TensorError: an operator fixes a scale, or tied tensors are given different ones.
     """
-    scales = {p: new for p, new in given.items() if not _same(shared, p, new)}
+    scales = {p: new for p, new in chosen.items() if not _same(shared, p, new)}
     biases = {bias.place for bias in shared.biases}
     for place in list(scales):
         if place in biases:
@@ -104,7 +104,7 @@ def completed(
         group = shared.group(place)
         if group.fixed_by is not None:
             raise _error(shared, place, f"is part of {group.fixed_by}, which fixes it")
-        _check_one_scale(shared, group, given)
+        _check_one_scale(shared, group, chosen)
         scales.update(dict.fromkeys(group.tensors, scales[place]))
     for place, users in shared.by_bias().items():
         is_moved = any(b.data in scales or b.weights in scales for b in users)
@@ -123,11 +123,11 @@ def completed(
 
 
 def _check_one_scale(
-    shared: SharedScales, group: ScaleGroup, given: Mapping[Place, np.ndarray]
+    shared: SharedScales, group: ScaleGroup, chosen: Mapping[Place, np.ndarray]
 ) -> None:
     """Check that the tensors of a group are not given different scales."""
-    named = [place for place in group.tensors if place in given]
-    if any(not np.array_equal(given[named[0]], given[place]) for place in named):
+    named = [place for place in group.tensors if place in chosen]
+    if any(not np.array_equal(chosen[named[0]], chosen[place]) for place in named):
         listed = ", ".join(repr(shared.tensor(place).name) for place in named)
         raise TensorError(
             f"save: {group.tied_by} passes integers on unchanged, so {listed} must have one scale; "
@@ -136,10 +136,10 @@ def _check_one_scale(
 
 
 def _bias_scale(shared: SharedScales, bias: Bias, scales: NewScales) -> np.ndarray:
-    old, given, weights = map(shared.quantization, (bias.place, bias.data, bias.weights))
-    if old is None or given is None or weights is None or shared.tensor(bias.place).stored is None:
+    old, data, weights = map(shared.quantization, (bias.place, bias.data, bias.weights))
+    if old is None or data is None or weights is None or shared.tensor(bias.place).stored is None:
         raise _error(shared, bias.place, f"of {bias.operator} is not stored and cannot follow")
-    product = np.asarray(scales.get(bias.data, given.scale), np.float64) * np.asarray(
+    product = np.asarray(scales.get(bias.data, data.scale), np.float64) * np.asarray(
         scales.get(bias.weights, weights.scale), np.float64
     )
     if product.size != old.scale.size:

@@ -112,13 +112,13 @@ def stored_leaves(file: Model, *, as_floats: bool) -> dict[str, StoredLeaf]:
         as_floats: whether quantized weights are floats in `params`.
     """
     specs = [_specs(subgraph, as_floats=as_floats) for subgraph in file.subgraphs]
-    found = {}
+    leaves = {}
     for name, places in Leaves(file.subgraphs, as_floats=as_floats).stored_leaves().items():
         subgraph, index = places[0]
         tensor, spec = file.subgraphs[subgraph].tensors[index], specs[subgraph][index]
         if spec.const is not None and tensor.dtype.kind != "O":
-            found[name] = StoredLeaf(name, places, tensor, spec, as_floats)
-    return found
+            leaves[name] = StoredLeaf(name, places, tensor, spec, as_floats)
+    return leaves
 
 
 def _specs(subgraph: Subgraph, *, as_floats: bool) -> list[TensorSpec]:

@@ -42,13 +42,13 @@ class Trainable:
     def scales(self) -> dict[str, Scale]:
         """All scales that can be trained, by name, in execution order."""
         named = {place: name for name, place in reversed(self._names())}
-        found: dict[str, Scale] = {}
+        scales: dict[str, Scale] = {}
         order = {place: n for n, place in enumerate(dict.fromkeys(p for _, p in self._names()))}
         groups = (tuple(sorted(g, key=order.__getitem__)) for g in self._trainable())
         for places in sorted(groups, key=lambda g: order[g[0]]):
-            name = unique_name(named[places[0]], places[0], found, SUFFIX)
-            found[name] = Scale(name, self._quantization(places[0]).scale, places)
-        return found
+            name = unique_name(named[places[0]], places[0], scales, SUFFIX)
+            scales[name] = Scale(name, self._quantization(places[0]).scale, places)
+        return scales
 
     def _trainable(self) -> Iterator[tuple[Place, ...]]:
         """The groups whose scale can change, together with all biases that follow from it."""
@@ -76,10 +76,10 @@ class Trainable:
     @functools.cached_property
     def _biases(self) -> dict[Place, tuple[Place, Place]]:
         """Data and weights of each bias's first use, by the first tensor of the bias's leaf."""
-        found: dict[Place, tuple[Place, Place]] = {}
+        factors: dict[Place, tuple[Place, Place]] = {}
         for bias in self._shared.biases:
-            found.setdefault(self._first(bias.place), (bias.data, bias.weights))
-        return found
+            factors.setdefault(self._first(bias.place), (bias.data, bias.weights))
+        return factors
 
     @functools.cached_property
     def _of_many_grids(self) -> frozenset[Place]:

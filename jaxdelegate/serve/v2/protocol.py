@@ -67,8 +67,8 @@ def _checked_id(what: str, identity: object) -> str:
     if not isinstance(identity, str):
         raise RequestError(f"{what}: expected a string, got {shown(identity)}")
     if len(identity.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
-        given = shown(identity)
-        raise RequestError(f"{what}: expected at most {MAX_ID_BYTES} bytes, got more: {given}")
+        shortened = shown(identity)
+        raise RequestError(f"{what}: expected at most {MAX_ID_BYTES} bytes, got more: {shortened}")
     return identity
 
 
@@ -80,8 +80,8 @@ def _checked_parameters(parameters: object) -> dict[str, Parameter]:
         if type(value) not in types or is_negative:
             raise RequestError(f"parameters: {shown(name)}: expected {what}, got {shown(value)}")
         if name in _KNOWN and type(value) is int and value >= 1 << 64:
-            given = shown(value)
-            raise RequestError(f"parameters: {shown(name)}: must be < 2**64, got {given}")
+            shortened = shown(value)
+            raise RequestError(f"parameters: {shown(name)}: must be < 2**64, got {shortened}")
     if isinstance(identity := checked.get("sequence_id"), str):
         _checked_id("parameters: 'sequence_id'", identity)
     return checked
