@@ -46,17 +46,11 @@ class Executable(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """What one program computes.
+    """What one program computes."""
 
-    Attributes:
-        params: its nodes, inputs and outputs.
-        specs: those of all tensors of its operators.
-        outputs: those outputs that are not constants.
-    """
-
-    params: DelegateParams
-    specs: Mapping[int, TensorSpec]
-    outputs: Sequence[int]
+    params: DelegateParams  # its nodes, inputs and outputs
+    specs: Mapping[int, TensorSpec]  # those of all tensors of its operators
+    outputs: Sequence[int]  # those outputs that are not constants
 
     @property
     def operators(self) -> list[Operator]:

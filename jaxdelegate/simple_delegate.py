@@ -30,17 +30,11 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 @dataclasses.dataclass(frozen=True)
 class GraphKey:
-    """What a graph is, for all that is shared in a process: programs of equal keys are equal.
+    """What a graph is, for all that is shared in a process: programs of equal keys are equal."""
 
-    Attributes:
-        model: an object that stands for the model, by identity; what is shared lives as long.
-        entry: which of the model's graphs.
-        name: the file's, for people; empty: unknown.
-    """
-
-    model: Any
-    entry: Hashable
-    name: str = dataclasses.field(default="", compare=False)
+    model: Any  # an object that stands for the model, by identity; what is shared lives as long
+    entry: Hashable  # which of the model's graphs
+    name: str = dataclasses.field(default="", compare=False)  # the file's, or empty: for people
 
 
 @dataclasses.dataclass(frozen=True)

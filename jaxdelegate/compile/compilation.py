@@ -117,23 +117,14 @@ def why_not_in(context: LoweringContext) -> Callable[[Node], str | None]:
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """How a delegate compiles.
+    """How a delegate compiles."""
 
-    Attributes:
-        context: what all operators share.
-        rewrites: the names of those that are applied.
-        checks_precision: whether each partition is checked for operators that need float32.
-        donates: whether results may take the place of inputs.
-        tuner: chooses between the algorithms to run an operator.
-        device: for which.
-    """
-
-    context: LoweringContext
-    rewrites: tuple[str, ...]
-    checks_precision: bool
-    donates: bool
-    tuner: Tuner
-    device: jax.Device
+    context: LoweringContext  # what all operators share
+    rewrites: tuple[str, ...]  # the names of those that are applied
+    checks_precision: bool  # whether each partition is checked for operators that need float32
+    donates: bool  # whether results may take the place of inputs
+    tuner: Tuner  # chooses between the algorithms to run an operator
+    device: jax.Device  # the programs'
 
     def program(
         self, partition: Partition, weights: ModelWeights, name: str, over: OverMesh | None = None

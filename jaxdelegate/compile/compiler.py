@@ -60,12 +60,9 @@ class Compiler:
         *,
         follows_xnnpack: bool = False,
     ) -> None:
-        """Compile nothing yet.
+        """Compile nothing yet; without a `target`, the device is that of the options.
 
-        Args:
-            options: what is computed, and how.
-            target: the device; None: that of the options.
-            follows_xnnpack: see `ProgramTraits`.
+        For `follows_xnnpack` see `ProgramTraits`.
         """
         client.check_process()
         self._follows_xnnpack = follows_xnnpack

@@ -85,13 +85,9 @@ def policy_for(
     features: AbstractSet[str],
     gain: Callable[[], float],
 ) -> PrecisionPolicy:
-    """The precision policy of the options on a platform.
+    """The precision policy of the options on a platform; for `gain` see `compute_dtype`.
 
-    Args:
-        options: the delegate's.
-        platform: "cpu", "gpu" or "tpu".
-        features: the host CPU's instruction sets, named as in /proc/cpuinfo.
-        gain: see `compute_dtype`.
+    `features` are the host CPU's instruction sets, named as in /proc/cpuinfo.
     """
     dtype = compute_dtype(options, platform, gain)
     kept = kept_operators(options)

@@ -66,9 +66,7 @@ class ModelPrograms:
     def recent(self, group: Hashable, options: DelegateOptions) -> RecentPrograms:
         """The programs of a group for the latest shapes; kept as long as a caller holds the cache.
 
-        Args:
-            group: options and graph.
-            options: `max_programs` and `max_program_bytes` say how many are kept.
+        A group is options and a graph; the options also say how many programs are kept.
         """
         limits = options.max_programs, options.max_program_bytes
         with self._lock:
@@ -84,12 +82,8 @@ class ModelPrograms:
     ) -> Program:
         """A program, compiled if it is missing; threads that ask for it at once compile it once.
 
-        Args:
-            group: options and graph.
-            key: the program's, in the group.
-            recent: those of the group that the caller keeps.
-            most_bytes: that idle ones may hold; see `drop_idle`.
-            compute: compiles it.
+        `recent` are the programs of the group that the caller keeps, of which idle ones may hold
+        `most_bytes`: see `drop_idle`.
         """
         known = self._in_use.get((group, key))
         if known is not None and known.is_deleted:
@@ -126,9 +120,7 @@ class ModelPrograms:
 def drop_idle(kept: LruCache[Any, Program], most: float) -> None:
     """Evict the least recently used programs while they hold too much that the latest does not.
 
-    Args:
-        kept: the programs.
-        most: bytes of machine code and weights.
+    `most` is in bytes of machine code and weights.
     """
     while len(kept) > 1:
         *idle, latest = kept.values()

@@ -70,11 +70,7 @@ class Target:
 
 
 class AbsentTarget(Target):
-    """A platform that is not here, for which functions are exported; weights are on a CPU.
-
-    Attributes:
-        device: the CPU.
-    """
+    """A platform that is not here, for which functions are exported; its device is a CPU."""
 
     def __init__(self, platform: str) -> None:
         self.can_do_without_jax = False

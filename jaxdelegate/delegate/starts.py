@@ -32,10 +32,7 @@ def find(
 ) -> StoredStart | None:
     """The stored start of a model with one delegate; None: the model must be read.
 
-    Args:
-        delegates: the interpreter's.
-        source: the model's.
-        read: reads the model; `JaxDelegate.partitions` calls it.
+    `read` reads the model; `JaxDelegate.partitions` calls it.
     """
     delegate = _only_delegate(delegates)
     key = None if delegate is None else _key(delegate, lambda: source_digest(source))

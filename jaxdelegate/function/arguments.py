@@ -75,13 +75,9 @@ def check_alive(what: str, name: str, leaf: Any) -> None:
 
 
 def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -> Any:
-    """An input as an array of the tensor's dtype.
+    """An input, an array or numbers, as an array of the tensor's dtype.
 
-    Args:
-        tensor: the file's tensor.
-        x: an array, or numbers.
-        io: "float": floats for a quantized tensor.
-        may_be_symbolic: whether dimensions may be symbolic.
+    With `io="float"` it has floats for a quantized tensor.
     """
     dtype = dtype_of(tensor, io)
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)

@@ -25,11 +25,9 @@ _PROBE = 2  # images: conditions that hold for two hold for more
 class BatchedFunction:
     """A subgraph for a batch, along the first axis of every input whose first axis has the size 1.
 
-    Other inputs are the same for all images; but if no input has such an axis, all of them get a
-    new first axis. Outputs [1, ...] become [n, ...]; other outputs and states get a new first axis.
-
-    Attributes:
-        is_batched: for each input, whether it has a part for each image.
+    Other inputs are the same for all images (`is_batched` is false for them); but if no input has
+    such an axis, all of them get a new first axis. Outputs [1, ...] become [n, ...]; other outputs
+    and states get a new first axis.
     """
 
     def __init__(self, single: SubgraphFunction, size: int | str) -> None:

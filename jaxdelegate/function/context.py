@@ -83,22 +83,12 @@ def _target(platform: Platform, options: DelegateOptions) -> Target:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelContext:
-    """What the functions of a model share.
+    """What the functions of a model share."""
 
-    Attributes:
-        subgraphs: those of the model, or of the part that the view selects.
-        view: the part, its limits and its options.
-        trainable: the scales of the file.
-        states: the states of all subgraphs.
-        compilers: by device.
-        leaves: the names of the weights.
-        arrays: the weights in the file's layout that were used, by name.
-    """
-
-    subgraphs: Subgraphs
-    view: View
-    trainable: Trainable
-    states: ModelStates
-    compilers: Compilers
-    leaves: Leaves
-    arrays: Params = dataclasses.field(default_factory=dict)
+    subgraphs: Subgraphs  # those of the model, or of the part that the view selects
+    view: View  # the part, its limits and its options
+    trainable: Trainable  # the scales of the file
+    states: ModelStates  # the states of all subgraphs
+    compilers: Compilers  # by device
+    leaves: Leaves  # the names of the weights
+    arrays: Params = dataclasses.field(default_factory=dict)  # the file's, as far as they were used

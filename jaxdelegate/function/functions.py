@@ -142,10 +142,8 @@ class Functions:
     ) -> Any:
         """The result of calling the model: a tuple, or a dictionary if inputs are named.
 
-        Args:
-            run: runs a signature (None: the main subgraph) on its inputs in order.
-            inputs: positional inputs, or a single dictionary.
-            named: inputs by name.
+        `run` runs a signature (None: the main subgraph) on its inputs in order. A single positional
+        dictionary has the meaning of `named`.
         """
         inputs, named = positional_and_named("a model", inputs, named)
         if inputs and isinstance(inputs[0], Mapping):

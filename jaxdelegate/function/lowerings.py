@@ -58,12 +58,9 @@ class Lowerings:
     def by_platform(
         self, shapes: Shapes, platform: str | None, *, learns: bool
     ) -> dict[str, LoweredPartition]:
-        """The forms of a trace, by jax's platform.
+        """The forms of a trace, by jax's platform; with `learns`, scales are weights.
 
-        Args:
-            shapes: the inputs' shapes.
-            platform: the only platform; None: those that XLA may compile for.
-            learns: whether scales are weights.
+        `platform` is the only one; None: those that XLA may compile for.
         """
         contexts = self._contexts(platform)
         plan = self._plans.plan(shapes)
@@ -126,11 +123,9 @@ class Lowerings:
 
 
 def for_platform(forms: Mapping[str, Callable[..., Any]], *arguments: Any) -> Any:
-    """Call the form for the platform that XLA compiles for.
+    """Call the form, of `Lowerings.by_platform`, for the platform that XLA compiles for.
 
-    Args:
-        forms: as `Lowerings.by_platform` has them; all return the same shapes and dtypes.
-        *arguments: arrays, or pytrees of them.
+    All forms return the same shapes and dtypes; arguments are arrays, or pytrees of them.
     """
     if list(forms) == [_DEFAULT]:
         return forms[_DEFAULT](*arguments)

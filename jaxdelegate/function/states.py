@@ -94,11 +94,7 @@ def _resource_names(subgraphs: Sequence[Subgraph]) -> dict[Hashable | None, str]
 
 
 class States:
-    """Variable tensors, resource variables and random generators of a subgraph.
-
-    Attributes:
-        names: the states' names, by tensor.
-    """
+    """Variable tensors, resource variables and random generators of a subgraph; names by tensor."""
 
     def __init__(
         self,
@@ -106,13 +102,7 @@ class States:
         names: Mapping[int, str],
         initial_values: Callable[[], Mapping[Hashable, np.ndarray]],
     ) -> None:
-        """Compute nothing yet.
-
-        Args:
-            explicit: the subgraph, with a variable tensor for each state.
-            names: the names of the variable tensors.
-            initial_values: returns the values that initialization assigns to resource variables.
-        """
+        """Compute nothing yet; `initial_values` are those that initialization assigns."""
         self._explicit, self.names = explicit, names
         self._variables = [explicit.subgraph.tensors[i] for i in names]
         self._initial_values = initial_values

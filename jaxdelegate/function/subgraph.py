@@ -213,9 +213,7 @@ class SubgraphFunction:
     def lowered(self, shapes: Shapes, params: Params | None = None) -> Lowering:
         """The lowering for the options' device, whose operators can run one by one.
 
-        Args:
-            shapes: the inputs' shapes.
-            params: all leaves by name; None: the file's.
+        `params` has all leaves by name; None: the file's.
         """
         platform = self._lowerings.platform
         with jax.enable_x64(True):

@@ -15,25 +15,15 @@ _OPTIONS = (_KEYED - {"donate_inputs", "device_index"}) | {"max_programs", "max_
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """The part of a model to compute, and how.
-
-    Attributes:
-        options: the options.
-        limits: limits on tensors.
-        inputs: tensors that replace the main subgraph's inputs; None: its own inputs.
-        outputs: tensors that replace the main subgraph's outputs; None: its own outputs.
-        batch: the batch size, or a name for any size; None: the file's.
-        prepared: the options of functions with prepared weights; None: `options`.
-        follows_xnnpack: for these functions, see `ProgramTraits`.
-    """
+    """The part of a model to compute, and how."""
 
     options: DelegateOptions
     limits: Limits
-    inputs: tuple[str, ...] | None = None
-    outputs: tuple[str, ...] | None = None
-    batch: int | str | None = None
-    prepared: DelegateOptions | None = None
-    follows_xnnpack: bool = False
+    inputs: tuple[str, ...] | None = None  # instead of the main subgraph's inputs; None: these
+    outputs: tuple[str, ...] | None = None  # instead of its outputs; None: these
+    batch: int | str | None = None  # the batch size, or a name for any size; None: the file's
+    prepared: DelegateOptions | None = None  # for prepared weights; None: `options`
+    follows_xnnpack: bool = False  # with prepared weights: see `ProgramTraits`
 
     @property
     def is_cut(self) -> bool:

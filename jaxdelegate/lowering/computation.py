@@ -62,30 +62,19 @@ CalledWeights = dict[Weight, tuple[np.ndarray, Prepare | None]]
 
 @dataclasses.dataclass(frozen=True)
 class LoweredOperator:
-    """One lowered operator, the sources of its inputs, and its weights.
+    """One lowered operator, the sources of its inputs, and its weights."""
 
-    Attributes:
-        operator: one of the file's, or one that a rewrite created.
-        parts: the file's operators that it replaces.
-        lowered: what its rule returned.
-        run: what the program runs.
-        inputs: tensor indices, Weights or None, then the Weights of the subgraphs that it calls,
-            and those derived from its constants.
-        states: the variable tensors that it updates.
-        preparations: its weights, with the functions that prepare them; None: as in the file.
-        called: the arrays of the weights of subgraphs that it calls.
-        built_in: constants whose values `run` contains.
-    """
-
-    operator: Operator
-    parts: tuple[Operator, ...]
-    lowered: Lowered
-    run: Function
+    operator: Operator  # one of the file's, or one that a rewrite created
+    parts: tuple[Operator, ...]  # the file's operators that it replaces
+    lowered: Lowered  # what its rule returned
+    run: Function  # what the program runs
+    # Tensor indices, Weights or None, then the Weights of the subgraphs that it calls, and those
+    # derived from its constants.
     inputs: tuple[int | Weight | None, ...]
-    states: tuple[int, ...]
-    preparations: Mapping[Weight, Prepare | None]
-    called: Mapping[Weight, np.ndarray]
-    built_in: frozenset[Weight]
+    states: tuple[int, ...]  # the variable tensors that it updates
+    preparations: Mapping[Weight, Prepare | None]  # for its weights; None: as in the file
+    called: Mapping[Weight, np.ndarray]  # the arrays of the weights of subgraphs that it calls
+    built_in: frozenset[Weight]  # constants whose values `run` contains
 
     @property
     def name(self) -> str:

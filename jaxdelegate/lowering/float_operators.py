@@ -87,9 +87,7 @@ def as_stored(name: str, inputs: Specs, outputs: Specs) -> Specs:
 def dequantizing(inputs: Specs, prepare: Mapping[int, Prepare]) -> dict[int, Prepare]:
     """Functions that prepare constants: dequantize, then what the lowering itself prepares.
 
-    Args:
-        inputs: as `as_stored` returns them.
-        prepare: what the lowering prepares, by position; constants only.
+    `inputs` are as `as_stored` returns them; `prepare` is by position.
     """
     return {
         position: functools.partial(_prepared, spec, prepare.get(position))
@@ -109,10 +107,7 @@ def _prepared(spec: TensorSpec, prepare: Prepare | None, stored: np.ndarray) -> 
 def run_in_floats(run: Function, inputs: Specs, outputs: Specs) -> Function:
     """A lowering on floats as a function on integers; constants are floats already.
 
-    Args:
-        run: the lowering.
-        inputs: the stored specs.
-        outputs: likewise.
+    `inputs` and `outputs` are the stored specs.
     """
 
     def entering(value: Any, spec: TensorSpec | None) -> Any:

@@ -33,10 +33,10 @@ def lower_operator(
     integers: tuple[Specs, Specs] | None = None,
     in_floats: bool = False,
 ) -> LoweredOperator:
-    """Lower an operator that its rule accepts.
+    """Lower an operator of the file, or one that a rewrite created; its rule accepts it.
 
     Args:
-        operator: one of the file's, or one that a rewrite created.
+        operator: the operator.
         parts: the file's operators that it replaces.
         specs: those of all tensors, as rules see them.
         context: the program's, with the operator's grid.

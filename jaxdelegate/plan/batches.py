@@ -31,19 +31,12 @@ _WITHOUT_PADDING = (
 
 @dataclasses.dataclass(frozen=True)
 class AskedBatch:
-    """A batch that the shapes of the inputs request.
+    """A batch that the shapes of the inputs request."""
 
-    Attributes:
-        size: how many items.
-        inputs: those that hold them.
-        shared: the other inputs.
-        shapes: those of all inputs in a run of one item.
-    """
-
-    size: int
-    inputs: tuple[int, ...]
-    shared: tuple[int, ...]
-    shapes: Mapping[int, Shape]
+    size: int  # how many items
+    inputs: tuple[int, ...]  # those that hold them
+    shared: tuple[int, ...]  # the other inputs
+    shapes: Mapping[int, Shape]  # those of all inputs in a run of one item
 
     @property
     def slices(self) -> BatchSlices:
@@ -55,9 +48,7 @@ def asked_batch(
 ) -> AskedBatch | None:
     """The batch that input shapes ask for; None: none, every input has a batch of 1.
 
-    Args:
-        declared: the inputs as in the file; those of shape [1, ...] hold items.
-        shapes: as they were resized.
+    Inputs that the file declares as [1, ...] hold items.
     """
     holding = tuple(i for i, spec in declared.items() if spec.shape[:1] == (1,))
     sizes = {shapes[i][:1] for i in holding}
@@ -80,11 +71,7 @@ def why_not_at_once(
 ) -> str | None:
     """Why the graph with a batch's shapes may compute something else than its single runs do.
 
-    Args:
-        subgraph: the graph.
-        batch: the batch.
-        whole: specs of all tensors with the batch's shapes.
-        single: the same with those of a single run.
+    `whole` and `single` are the specs of all tensors with the shapes of the batch, and of one run.
     """
     if not batch.size:
         return "the batch is empty"

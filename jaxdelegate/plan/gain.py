@@ -14,19 +14,12 @@ from jaxdelegate.simple_delegate import Node, TransferCost
 
 @dataclasses.dataclass(frozen=True)
 class HostSpeed:
-    """How long a host's own kernels take.
+    """How long a host's own kernels take."""
 
-    Attributes:
-        call: seconds for each operator, however small.
-        operation: seconds for each arithmetic operation.
-        transcendental: seconds for each exponential, logarithm, root or similar, in addition.
-        byte: seconds for each byte read or written.
-    """
-
-    call: float
-    operation: float
-    transcendental: float
-    byte: float
+    call: float  # seconds for each operator, however small
+    operation: float  # seconds for each arithmetic operation
+    transcendental: float  # seconds for each exponential, logarithm, root or similar, in addition
+    byte: float  # seconds for each byte read or written
 
     def seconds(self, cost: Cost) -> float | None:
         """The time for one operator; None if it depends on data."""
@@ -94,12 +87,8 @@ def why_not_gaining(
 ) -> str | None:
     """Why a partition is not worth its transfer cost; None if it may be.
 
-    Args:
-        nodes: the partition.
-        crossing: the tensors that it reads from the host or writes for it.
-        speed: the host's.
-        cost: what one call of the partition takes.
-        min_gain: how many times this cost the host must need.
+    `crossing` are the tensors that it reads from the host or writes for it. The host must need
+    `min_gain` times the cost of one call.
     """
     alone = host_seconds(nodes, speed)
     crossed = specs_bytes(_hinted(crossing))

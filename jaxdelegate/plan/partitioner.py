@@ -30,27 +30,16 @@ _NOT_KEPT = "its partition is not among those that the options allow"
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """A graph that a host offers to a delegate.
+    """A graph that a host offers to a delegate."""
 
-    Attributes:
-        context: the graph.
-        rows: its execution plan: nodes, and what other delegates run already.
-        group: partitions the plan for the positions that the delegate takes.
-        speed: how long the host's kernels take.
-        refused: why some nodes cannot be delegated at all, by position.
-        subgraph: the index of the subgraph, for the report.
-        is_called: whether an operator on the host calls the subgraph (the body of a loop).
-        is_initialization: whether only CALL_ONCE runs the subgraph.
-    """
-
-    context: DelegateContext
-    rows: Sequence[Node | DelegatedNodes]
-    group: Callable[[AbstractSet[int]], Sequence[Subset]]
-    speed: HostSpeed
-    refused: Mapping[int, str]
-    subgraph: int = 0
-    is_called: bool = False
-    is_initialization: bool = False
+    context: DelegateContext  # the graph
+    rows: Sequence[Node | DelegatedNodes]  # its plan: nodes, and what other delegates run already
+    group: Callable[[AbstractSet[int]], Sequence[Subset]]  # for positions that the delegate takes
+    speed: HostSpeed  # how long the host's kernels take
+    refused: Mapping[int, str]  # why some nodes cannot be delegated at all, by position
+    subgraph: int = 0  # the index of the subgraph, for the report
+    is_called: bool = False  # an operator on the host calls it (the body of a loop)
+    is_initialization: bool = False  # whether only CALL_ONCE runs the subgraph
 
     @functools.cached_property
     def nodes(self) -> dict[int, Node]:
@@ -59,14 +48,9 @@ class Offer:
 
 
 def delegated_subsets(delegate: SimpleDelegate, offer: Offer) -> Sequence[Subset]:
-    """Query a delegate about every node that no delegate runs yet, and report the partitioning.
+    """The subsets of the plan, delegated or not, after a delegate's `reasons` and `on_partitioned`.
 
-    Args:
-        delegate: its `reasons` and `on_partitioned` are called.
-        offer: the graph.
-
-    Returns:
-        The subsets of the plan, delegated or not.
+    It is asked about every node that no delegate runs yet.
     """
     reasons = _reasons(delegate, offer)
     supported = {position for position, reason in reasons.items() if reason is None}
@@ -149,11 +133,7 @@ def _declined(
 def _crossing(inside: Sequence[Node], readers: Mapping[int, int]) -> Sequence[TensorSpec]:
     """The tensors that a partition reads from the host or writes for it.
 
-    Tensors without a reader are results of the graph.
-
-    Args:
-        inside: the partition.
-        readers: how many nodes of the plan read each tensor.
+    Tensors without a reader are results of the graph. `readers` counts those in the plan.
     """
     own = Counter(i for node in inside for i in {*node.operator.inputs})
     read = {i: s for n in inside for i, s in zip(n.operator.inputs, n.inputs, strict=True)}

@@ -37,19 +37,12 @@ GraphSpecs = Sequence[TensorSpec]  # one for each tensor
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A subgraph for certain input shapes.
+    """A subgraph for certain input shapes."""
 
-    Attributes:
-        specs: those of all tensors, by index.
-        steps: in the order of execution.
-        slices: the slices of the batch on which its partition runs; None: the whole batch.
-        why_rebatched: why the graph does not take the batch at once; None: it does.
-    """
-
-    specs: GraphSpecs
-    steps: tuple[PlannedStep, ...]
-    slices: BatchSlices | None = None
-    why_rebatched: str | None = None
+    specs: GraphSpecs  # those of all tensors, by index
+    steps: tuple[PlannedStep, ...]  # in the order of execution
+    slices: BatchSlices | None = None  # those on which its partition runs; None: the whole batch
+    why_rebatched: str | None = None  # why the graph does not take the batch at once; None: it does
 
 
 class EntryPoint:
@@ -107,9 +100,7 @@ class EntryPoint:
     def nodes(self, specs: GraphSpecs, *, as_in_file: bool = False) -> tuple[Node, ...]:
         """The operators as delegates see them.
 
-        Args:
-            specs: those of all tensors.
-            as_in_file: without the rewriting of tensor lists that lets loops be compiled.
+        `as_in_file`: without the rewriting of tensor lists that lets loops be compiled.
         """
         graph = self.subgraph if as_in_file else with_list_updates(self.subgraph, specs)
         return tuple(self._node(operator, specs) for operator in graph.operators)

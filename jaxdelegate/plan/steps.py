@@ -112,11 +112,7 @@ def partition_params(
 ) -> DelegateParams:
     """What a kernel for these nodes replaces.
 
-    Args:
-        nodes: the partition's.
-        wanted: tensors that other steps read; None: all.
-        specs: those of all tensors.
-        slices: see `DelegateParams`.
+    `wanted` are the tensors that other steps read; None: all.
     """
     written = {i: None for node in nodes for i in node.operator.outputs if i >= 0}
     read = {i: None for node in nodes for i in node.operator.inputs if i >= 0}
@@ -129,9 +125,7 @@ def partition_params(
 def last_reads(steps: Iterable[PlannedStep], kept: Container[int]) -> dict[int, list[int]]:
     """The tensors that no later step reads, by the position of the last step that does.
 
-    Args:
-        steps: the plan's, in order.
-        kept: tensors that are never released.
+    Those in `kept` are never released.
     """
     last: dict[int, int] = {}
     for position, step in enumerate(steps):

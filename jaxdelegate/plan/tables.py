@@ -21,11 +21,8 @@ def why_on_host(nodes: Mapping[int, Node], taken: Collection[int]) -> dict[int, 
     """By position: why nodes that a delegate could take are left to the host.
 
     Only lookups whose indices are inputs of the graph, or follow from them in a few small steps.
-    A table that another node reads as well is in the program anyway.
-
-    Args:
-        nodes: the graph's, by position in the order of execution.
-        taken: the positions of those that the delegate can take.
+    A table that another node reads as well is in the program anyway. Positions are in the order of
+    execution; `taken` are those of the nodes that the delegate can take.
     """
     reasons = {}
     for position in taken:

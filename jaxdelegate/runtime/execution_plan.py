@@ -185,12 +185,7 @@ def failed_run(
     """The exception for an error while waiting for a result; names the first partition that failed.
 
     Results computed from its results fail with them. Whether partitions failed whose results were
-    released cannot be determined.
-
-    Args:
-        error: what the device raised.
-        steps: the plan.
-        values: the values of tensors that are still there, by index.
+    released cannot be determined: `values` has those that are still there, by tensor.
     """
     released = ""
     for step in steps:
@@ -211,14 +206,10 @@ def _has_failed(value: Any) -> bool:
 
 
 def must_wait(asked: bool | None, inputs: Iterable[Any]) -> bool:
-    """Whether `invoke` waits for results.
+    """Whether `invoke` waits for results; `asked` is the caller's choice, None: no choice.
 
     It does, as in stock interpreters, unless every input is a device array: such callers work on
     the device and wait when they read results.
-
-    Args:
-        asked: the caller's choice; None: no choice.
-        inputs: the values of the inputs.
     """
     if asked is not None:
         return asked

@@ -97,10 +97,7 @@ def resources_after(
 ) -> Mapping[Hashable, np.ndarray]:
     """The resources after some subgraphs ran once, one after the other, by the numpy reference.
 
-    Args:
-        called: indices of subgraphs without inputs: those that CALL_ONCE names.
-        subgraphs: all of the model.
-        limits: how much memory may be taken.
+    Those are subgraphs without inputs that CALL_ONCE names.
     """
     store = ModelStore(subgraphs, limits=limits)
     for index in called:

@@ -14,8 +14,7 @@ _LOOPS = ("STABLEHLO_WHILE", "WHILE")
 class Stop:
     """What hosts ask before each operator, in called subgraphs and every iteration of a loop too.
 
-    Attributes:
-        timeout: how many seconds an invoke may take; None: any.
+    An invoke may take `timeout` seconds; None: any time.
     """
 
     def __init__(self, timeout: float | None = None) -> None:

@@ -38,15 +38,9 @@ class StoredStart:
         device_name: str,
         read: Callable[[], object],
     ) -> None:
-        """Load nothing yet.
+        """Load nothing yet: `load` returns the program, or raises LOAD_ERRORS.
 
-        Args:
-            inputs: the main subgraph's.
-            outputs: likewise.
-            load: returns the program; raises LOAD_ERRORS.
-            platform: "cpu", "gpu" or "tpu".
-            device_name: the device, in messages.
-            read: reads the model.
+        Inputs and outputs are those of the main subgraph; `read` reads the model.
         """
         self.inputs, self.outputs, self.read = inputs, outputs, read
         self._load, self._platform, self._device_name = load, platform, device_name

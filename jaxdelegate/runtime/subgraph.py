@@ -46,19 +46,12 @@ _SMALL_BYTES = 1 << 16  # per operator, without a check of the sum
 
 @dataclasses.dataclass(frozen=True)
 class _TensorKinds:
-    """Tensors of a subgraph by what its runner does with their values, without resources.
+    """Tensors of a subgraph by what its runner does with their values, without resources."""
 
-    Attributes:
-        variables: kept between runs; the values of resources are in the store.
-        results: outputs and variables that are no inputs.
-        simple_inputs: those that are held as users set them.
-        simple_outputs: those that are held as users get them.
-    """
-
-    variables: tuple[int, ...]
-    results: frozenset[int]
-    simple_inputs: frozenset[int]
-    simple_outputs: frozenset[int]
+    variables: tuple[int, ...]  # kept between runs; the values of resources are in the store
+    results: frozenset[int]  # outputs and variables that are no inputs
+    simple_inputs: frozenset[int]  # those that are held as users set them
+    simple_outputs: frozenset[int]  # those that are held as users get them
 
     @classmethod
     def of(cls, entry: EntryPoint) -> "_TensorKinds":
@@ -89,14 +82,9 @@ class SubgraphRunner:
         """Plan the subgraph with the shapes that the file declares.
 
         A graph whose declared shapes do not fit is planned at `allocate`, after the user's resizes.
-
-        Args:
-            subgraph: the graph.
-            delegates: applied in order.
-            preserve_all_tensors: release no tensor after its last use.
-            model: what its subgraphs share; None: there is only this one.
-            may_rebatch: whether a batch may become single runs, as delegates that rebatch want it:
-                only for graphs that are called from outside of the model.
+        Delegates are applied in order. `model` is what its subgraphs share; None: there is only
+        this one. `may_rebatch`: a batch may become single runs, as delegates that rebatch want it;
+        only for graphs that are called from outside of the model.
         """
         model = ModelStore((subgraph,)) if model is None else model
         self._store = model
@@ -630,7 +618,7 @@ class ModelStore:
             subgraphs: all of the model.
             delegates: those of all hosts.
             name: the file's.
-            limits: how much memory may be taken; None: the defaults.
+            limits: how much memory may be taken.
             timeout: seconds that an invoke may take; None: any.
             origin: the files that constants are views of; None: they cannot change.
             key: the open Model, if these are its subgraphs: all that run it share its programs.

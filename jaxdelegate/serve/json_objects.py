@@ -17,9 +17,7 @@ class Constant(float):
 def parsed_object(text: Buffer, position_of: Callable[[int], int] = int) -> dict[str, Any]:
     """The JSON object in UTF-8 of a whole text. A RequestError if it is invalid, or not an object.
 
-    Args:
-        text: the object's.
-        position_of: where a position in the text is in the body, for messages.
+    `position_of` maps a position in the text to one in the body, for messages.
     """
     try:
         value = read(text)

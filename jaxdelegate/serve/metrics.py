@@ -161,13 +161,10 @@ class Recorder:
 
 
 class ModelRecorder(Recorder):
-    """Collects the metrics of a model of tensors, or a text encoder.
-
-    Attributes:
-        count_programs: how many were compiled, and how many were read from the cache.
-    """
+    """Collects the metrics of a model of tensors, or a text encoder."""
 
     names = _TRITON
+    # How many programs were compiled, and how many were read from the cache.
     count_programs: Callable[[], tuple[int, int]] = staticmethod(lambda: (0, 0))
 
     def executed(

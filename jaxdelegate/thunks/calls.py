@@ -146,12 +146,8 @@ class _Program:
     ) -> None:
         """Read and link it.
 
-        Args:
-            serialized: the executable.
-            constants: its first arguments.
-            values: its other arguments in a run by XLA.
-            results: what they led to.
-            states: how many of the last values are states.
+        `constants`, then `values` were the arguments of a run by XLA, and `results` what they led
+        to; the last `states` values are states.
         """
         compiled = Compiled(serialized)
         self.sizes = [one.size for one in compiled.allocations]
@@ -279,10 +275,8 @@ class DirectCalls:
     def __init__(self, executable: Executable, constants: Sequence[Any], states: int) -> None:
         """Nothing is read before the third run.
 
-        Args:
-            executable: what XLA has compiled for the host.
-            constants: its first arguments.
-            states: how many of the last values are results of the run before.
+        `constants` are the executable's first arguments. The last `states` values are results of
+        the run before.
         """
         self._executable, self._constants, self._states = executable, constants, states
         self._left = _RUNS_BEFORE if why_not() is None else 0

@@ -123,12 +123,7 @@ def _on_whole_batch(
 ) -> tuple[Callable[..., Any], list[Any]]:
     """A function of resident arrays and of whole inputs and states, and what these are.
 
-    Args:
-        partition: what it computes.
-        call: a function of resident arrays and of those of one slice.
-        resident: call lists and weights.
-        slices: how the batch is divided.
-        platform: decides how it goes through the slices.
+    `call` is a function of the resident arrays (call lists and weights) and of those of one slice.
     """
     n, live = len(resident), (*partition.inputs, *partition.states)
     specs = {i: partition.outside(i) for i in live}
@@ -157,15 +152,9 @@ def compile_function(
 ) -> tuple[JaxExecutable, bool]:
     """Compile a function of arrays for a device.
 
-    Args:
-        function: takes as many arrays as there are arguments.
-        arguments: their shapes and dtypes.
-        donated: the positions of those whose memory results may take.
-        runtime: the device's.
-        exact: see `compiler_options`.
-
-    Returns:
-        The program, and whether it was read from JAX's own compilation cache.
+    Returns the program, and whether it was read from JAX's own compilation cache. `arguments` are
+    shapes and dtypes; results may take the memory of those at the positions `donated`. For `exact`
+    see `compiler_options`.
     """
     device = runtime.device
     platform = platform_of(device.platform)

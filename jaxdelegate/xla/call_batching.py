@@ -158,19 +158,12 @@ def _grouped(
 
 @dataclasses.dataclass(frozen=True)
 class _CallBatch:
-    """Calls that become one call.
+    """Calls that become one call."""
 
-    Attributes:
-        calls: in an order of dependence.
-        sources: the variables of their operands.
-        results: their results that other equations read.
-        known: sources whose elements become part of the call list.
-    """
-
-    calls: Sequence[core.JaxprEqn]
-    sources: Mapping[Any, Any]
-    results: Sequence[core.Var]
-    known: Mapping[Any, np.ndarray]
+    calls: Sequence[core.JaxprEqn]  # in an order of dependence
+    sources: Mapping[Any, Any]  # the variables of their operands
+    results: Sequence[core.Var]  # their results that other equations read
+    known: Mapping[Any, np.ndarray]  # sources whose elements become part of the call list
 
     def equation(self) -> tuple[core.JaxprEqn, np.ndarray]:
         """The batch as one equation, and the call list for its first variable."""

@@ -24,17 +24,11 @@ WHOLE = divided()
 
 @dataclasses.dataclass(frozen=True)
 class OverMesh:
-    """The layout of arrays on a mesh: weights replicated, batches divided.
+    """The layout of arrays on a mesh: weights replicated, batches divided."""
 
-    Attributes:
-        mesh: its axes are `AxisType.Auto`; see `over`.
-        axes: those over which the first dimension of a batch is divided; empty: replicated.
-        whole: inputs, by tensor, that are always replicated.
-    """
-
-    mesh: Mesh
-    axes: tuple[str, ...]
-    whole: frozenset[int] = frozenset()
+    mesh: Mesh  # its axes are `AxisType.Auto`; see `over`
+    axes: tuple[str, ...]  # they divide the first dimension of a batch; empty: replicated
+    whole: frozenset[int] = frozenset()  # inputs, by tensor, that are always replicated
 
     @property
     def parts(self) -> int:

@@ -25,21 +25,13 @@ _EXACT_BYTES = 2  # wider integers are quantized in float64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredLeaf:
-    """A leaf that is stored in the file.
+    """A leaf that is stored in the file."""
 
-    Attributes:
-        name: its key in `params`.
-        places: the tensors that contain it, all equal.
-        tensor: the first of them.
-        spec: its spec as kernels see it, dense if it is sparse.
-        as_floats: whether the leaf's quantized values are dequantized.
-    """
-
-    name: str
-    places: tuple[Place, ...]
-    tensor: Tensor
-    spec: TensorSpec
-    as_floats: bool
+    name: str  # its key in `params`
+    places: tuple[Place, ...]  # the tensors that contain it, all equal
+    tensor: Tensor  # the first of them
+    spec: TensorSpec  # its spec as kernels see it, dense if it is sparse
+    as_floats: bool  # the leaf's quantized values are dequantized
 
     @property
     def shape(self) -> Shape:
@@ -107,9 +99,7 @@ class StoredLeaf:
 def stored_leaves(file: Model, *, as_floats: bool) -> dict[str, StoredLeaf]:
     """All numeric constants of a file, by their names in `params`.
 
-    Args:
-        file: the whole file.
-        as_floats: whether quantized weights are floats in `params`.
+    With `as_floats`, quantized weights are floats there.
     """
     specs = [_specs(subgraph, as_floats=as_floats) for subgraph in file.subgraphs]
     leaves = {}

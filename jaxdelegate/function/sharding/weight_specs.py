@@ -33,12 +33,8 @@ def weight_specs(
 ) -> Specs:
     """The specs of divided weights; all others are replicated.
 
-    Args:
-        wanted: "replicated"; an axis; patterns of names with specs; or a function of name and
-            shape.
-        mesh: the mesh.
-        graph: the model.
-        parameters: the weights by name.
+    `wanted` is "replicated", an axis, patterns of names with specs, or a function of name and
+    shape.
     """
     if isinstance(wanted, str):
         specs = {} if wanted == REPLICATED else _by_channels(wanted, mesh, graph, parameters)
