@@ -107,8 +107,7 @@ def why_not(node: Node, context: LoweringContext) -> str | None:
 
 def runs_in_floats(node: Node, context: LoweringContext) -> bool:
     """Whether integer mode runs a node in floats: see `float_operators`."""
-    own = Callees(node.subgraphs, context).in_context()
-    return legality.runs_in_floats(own, node.operator, node.specs)
+    return legality.runs_in_floats(context_for(node, context), node.operator, node.specs)
 
 
 def why_not_in(context: LoweringContext) -> Callable[[Node], str | None]:
