@@ -1,7 +1,7 @@
 """The pure function of a sharded model."""
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
@@ -12,17 +12,13 @@ from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import Mode
 from jaxdelegate.function.records import Params, positional_and_named
+from jaxdelegate.function.sharding.meshes import OnMesh
 from jaxdelegate.function.sharding.weight_specs import Specs
 from jaxdelegate.pjrt.client import on_purpose
 from jaxdelegate.xla.over_mesh import WHOLE, OverMesh, constrained, joined, placed
 
-NOT_PICKLED = (
-    "a sharded model cannot be pickled or copied, because its mesh has devices of this process: "
-    "pickle the model, and call its `sharded` in each process"
-)
 
-
-class ShardedApply:
+class ShardedApply(OnMesh):
     """A pure function of parameters and a whole batch, over a mesh: `apply(params, *inputs)`.
 
     `ShardedModel.function` returns it.
@@ -138,14 +134,6 @@ class ShardedApply:
 
     def _outputs(self, params: Params, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._function.call(params, arrays, None, self._mode)[0]
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: the mesh has devices of this process.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(NOT_PICKLED)
 
     def __repr__(self) -> str:
         """The inputs, and the mesh."""

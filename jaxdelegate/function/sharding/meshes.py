@@ -1,7 +1,7 @@
-"""Checks of a mesh and of the axes along which a batch is divided."""
+"""Meshes: what has one, and checks of it and of the axes along which a batch is divided."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 from jax.sharding import Mesh
@@ -11,6 +11,21 @@ from jaxdelegate.options import DelegateOptions
 from jaxdelegate.xla.options import platform_of
 
 Batch = str | Sequence[str] | None
+
+
+class OnMesh:
+    """Something with devices of this process."""
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a sharded model cannot be pickled or copied, because its mesh has devices of this "
+            "process: pickle the model, and call its `sharded` in each process"
+        )
 
 
 def batch_axes(batch: Batch, mesh: Any) -> tuple[str, ...]:

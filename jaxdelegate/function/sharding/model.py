@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from jax.sharding import Mesh, NamedSharding
 
@@ -13,13 +13,13 @@ from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import Io, Mode, checked
 from jaxdelegate.function.records import Params
-from jaxdelegate.function.sharding.apply import NOT_PICKLED, ShardedApply
-from jaxdelegate.function.sharding.meshes import Batch, batch_axes, check_mesh
+from jaxdelegate.function.sharding.apply import ShardedApply
+from jaxdelegate.function.sharding.meshes import Batch, OnMesh, batch_axes, check_mesh
 from jaxdelegate.function.sharding.weight_specs import REPLICATED, WeightShardings, weight_specs
 from jaxdelegate.xla.over_mesh import WHOLE, over, placed
 
 
-class ShardedModel:
+class ShardedModel(OnMesh):
     """A model over a mesh, with the calls of the model itself; `Model.sharded` returns it.
 
     `sharded(*inputs)` returns a tuple, `sharded(**named)` a dictionary, of jax arrays on the mesh:
@@ -154,14 +154,6 @@ class ShardedModel:
                     f"input {name!r}: the model is for batches of {self._size}, got "
                     f"{list(array.shape)}; model.batched('b') takes any size"
                 )
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied: the mesh has devices of this process.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(NOT_PICKLED)
 
     def __repr__(self) -> str:
         """The model's name, and the mesh."""
