@@ -93,9 +93,8 @@ class SubgraphRunner:
         self.preserve_all_tensors = preserve_all_tensors
         self.graph_key = GraphKey(model.key, subgraph.index, model.name)
         self.shared: MutableMapping[Any, Any] = model.shared.setdefault(subgraph.index, {})
-        self.delegates = tuple(delegates)
         self._delegation = Delegation(
-            delegates=self.delegates,
+            delegates=tuple(delegates),
             graph_key=self.graph_key,
             shared=self.shared,
             why_not=model.stop.why_not_delegated,
@@ -121,7 +120,7 @@ class SubgraphRunner:
         self._shortcut: _Shortcut | None = None
         self.views = HeldViews()  # they show pinned buffers
         self._released: dict[int, list[int]] = {}
-        if self.delegates:
+        if delegates:
             try:
                 self.plan()
             except InterpreterError as error:
