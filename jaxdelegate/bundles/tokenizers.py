@@ -6,6 +6,7 @@ No special tokens are added and none are left out: the chat template has them.
 import abc
 import base64
 import contextlib
+import functools
 import json
 import math
 import re
@@ -65,6 +66,14 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def token_id(self, token: str) -> int | None:
         """The id of a token in the vocabulary, for example "<bos>"; None: it has no such token."""
+
+    @functools.cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that are marks rather than text, such as "<bos>"."""
+        return frozenset(self._special_ids())
+
+    def _special_ids(self) -> Iterator[int]:
+        return iter(())
 
     def is_byte(self, index: int) -> bool:
         """Whether a token is a byte whose text depends on all bytes before and after it.
@@ -132,6 +141,9 @@ class _SentencePiece(Tokenizer):
         index = int(self._model.piece_to_id(token))
         return index if self._model.id_to_piece(index) == token else None
 
+    def _special_ids(self) -> Iterator[int]:
+        return filter(self._model.is_control, range(self.size))
+
     def definition(self) -> list[bytes | None]:
         return [self._bytes(index) for index in range(self.size)]
 
@@ -193,6 +205,10 @@ class _HuggingFace(Tokenizer):
 
     def is_byte(self, index: int) -> bool:
         return _BYTE.fullmatch(self._token(index) or "") is not None
+
+    def _special_ids(self) -> Iterator[int]:
+        added = self._tokenizer.get_added_tokens_decoder()
+        return (index for index, token in added.items() if token.special)
 
     def definition(self) -> str:
         return str(self._tokenizer.to_str())

@@ -1,15 +1,15 @@
-"""Answers that match a JSON schema: which tokens may come next, by the package llguidance."""
+"""Answers that match a grammar: which tokens may come next, by the package llguidance."""
 
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.schema_checks import GRAMMAR, check_schema, refused
+from jaxdelegate.lm.schema_checks import GRAMMAR, check_grammar, refused
 from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.optional import is_failure, optional_module
 
@@ -17,6 +17,28 @@ _EXTRA = "lm"
 _BITS = 32
 _ADDED = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 _NO_MATCH = "no token may follow, and the answer does not match"
+
+
+class Grammar(NamedTuple):
+    """What answers match.
+
+    Attributes:
+        kind: "json_schema", "regex" or "lark": llguidance's form of Lark's grammars.
+        text: the schema in JSON, the pattern, or the grammar.
+    """
+
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+
+    @classmethod
+    def json(cls, schema: Mapping[str, Any] | str) -> Self:
+        """JSON that matches a schema. An OptionError: it is not JSON."""
+        return cls("json_schema", schema if isinstance(schema, str) else _json(schema))
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> Self:
+        """One of some texts."""
+        return cls("lark", "start: " + " | ".join(map(json.dumps, texts)))
 
 
 class Constraint:
@@ -99,35 +121,39 @@ class _Tokens:
             text = text[size:]
 
 
-class JsonConstraints:
+class Constraints:
     """Makes constraints for a model."""
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[int], vocabulary: int) -> None:
         """`stops`: the tokens that end an answer."""
         self._tokenizer, self._stops, self._vocabulary = tokenizer, list(stops), vocabulary
 
-    def matching(self, schema: Mapping[str, Any]) -> Constraint:
-        """A constraint to JSON that matches a schema.
+    def matching(self, grammar: Grammar) -> Constraint:
+        """A constraint to texts that match a grammar.
 
         Raises:
-            OptionError: llguidance is not installed, or does not support the schema; the schema is
-                no JSON; compiling it takes too much time, stack or memory; the bundle has no stop.
+            OptionError: llguidance is not installed, or does not support the grammar; compiling it
+                takes too much time, stack or memory; the bundle has no stop.
         """
         optional_module("llguidance", _EXTRA)
         if not self._stops:
             raise OptionError("the bundle declares no single token that ends an answer")
-        text = _json(schema)
-        check_schema(text)
-        return in_thread(lambda: self._compiled(text)).result()
+        check_grammar(*grammar)
+        return in_thread(lambda: self._compiled(grammar)).result()
 
-    def _compiled(self, text: str) -> Constraint:
+    def _compiled(self, grammar: Grammar) -> Constraint:
         matcher = optional_module("llguidance", _EXTRA).LLMatcher
-        grammar = matcher.grammar_from_json_schema(text, overrides=GRAMMAR)
-        found = Constraint(matcher(self._tokens, grammar, log_level=0), self._vocabulary)
-        found.allowed()  # it checks limits, too
-        if found.error is not None:
-            raise OptionError(refused(found.error))
-        return found
+        if grammar.kind == "json_schema":
+            compiled = matcher.grammar_from_json_schema(grammar.text, overrides=GRAMMAR)
+        elif grammar.kind == "regex":
+            compiled = matcher.grammar_from_regex(grammar.text)
+        else:
+            compiled = matcher.grammar_from_lark(grammar.text)
+        constraint = Constraint(matcher(self._tokens, compiled, log_level=0), self._vocabulary)
+        constraint.allowed()  # it checks limits, too
+        if constraint.error is not None:
+            raise OptionError(refused(grammar.kind, constraint.error))
+        return constraint
 
     @functools.cached_property
     def _tokens(self) -> Any:

@@ -27,7 +27,6 @@ from jaxdelegate.lm.configs import (
     output_limit,
     with_backend,
 )
-from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.generation import generate, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
@@ -376,12 +375,6 @@ class Engine:
     def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """The tokens of a prompt; of a text with the start token."""
         return self.text.prompt_ids(prompt)
-
-    def json_constraint(self, schema: Mapping[str, Any]) -> Constraint:
-        """Makes an answer JSON that matches a schema. Errors as `JsonConstraints.matching`."""
-        return self.text.json_constraint(schema)
-
-    # ---- for those that schedule requests
 
     def new_runner(
         self, slots: int, *, has_stops: bool = True, drafts: bool | None = None

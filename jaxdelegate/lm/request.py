@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant
+from jaxdelegate.lm.stops import StopSequences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Request:
         has_hidden_state: whether the answer has the hidden state before its last token.
         owner: only requests of the same one reuse each other's cache entries. Otherwise a client
             could learn the prompts of others, by the count of tokens or by the time.
+        stops: where the answer ends; None: as the bundle declares. Programs stop at the bundle's
+            tokens even so: `params` must keep them away where the answer does not end there.
     """
 
     ids: Sequence[int]
@@ -29,6 +32,7 @@ class Request:
     constraint: Constraint | None = None
     has_hidden_state: bool = False
     owner: Hashable = None
+    stops: StopSequences | None = None
 
     def variant(self, vocabulary: int) -> Variant:
         """The program that generates its tokens."""

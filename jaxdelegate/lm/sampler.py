@@ -65,7 +65,7 @@ def _sampled(
     else:
         likely = _first(logits, jnp.ones(len(logits), np.int32), sampling.k, is_greedy)
     scaled = (values - values.max()) / jnp.where(is_greedy, np.float32(1), sampling.temperature)
-    scaled = jnp.where(likely, scaled, -jnp.inf)
+    scaled = jnp.where(likely & (scaled >= jnp.log(sampling.min_p)), scaled, -jnp.inf)
     chances = jax.nn.softmax(scaled)
     if is_sorted:
         kept = (jnp.cumsum(chances) - chances < sampling.p) | (ranks == 0)
@@ -101,12 +101,13 @@ def _first(values: jax.Array, weights: jax.Array, least: jax.Array, is_all: jax.
     bits = lax.bitcast_convert_type(values, np.int32)
     keys = jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the same order
     places, end = _places(values), np.int32(len(values) - 1)
+    kind = weights.dtype  # a caller's 64 bits would make sums of int32 wider
 
     def total(chosen: jax.Array) -> jax.Array:
         parts = jnp.where(chosen, weights, 0).reshape(-1, math.gcd(len(values), _COLUMNS))
-        return parts.sum(0).sum()  # XLA:CPU vectorizes it so
+        return parts.sum(0, kind).sum(dtype=kind)  # XLA:CPU vectorizes it so
 
-    is_all |= weights.sum() <= least
+    is_all |= weights.sum(dtype=kind) <= least
     low = keys.min()
     key = _most(lambda k: total(keys >= k) >= least, low, jnp.where(is_all, low, keys.max()))
     above, same = keys > key, keys == key
@@ -148,13 +149,19 @@ def _processed(
     if variant.ngram:
         repeats = _ends_ngram(variant.ngram, answer, count, sampling.ngram_window)
         logits = jnp.where(_times(answer, repeats, len(logits)) > 0, -LARGE, logits)
+    is_early = _has_bit(sampling.late, len(logits)) & (count < sampling.min_tokens)
     processed: jax.Array = logits + sampling.suppressed
-    return processed
+    return jnp.where(is_early, -LARGE, processed)
 
 
 def _masked(allowed: jax.Array, logits: jax.Array) -> jax.Array:
-    bits = allowed[:, None] >> lax.iota(np.uint32, 32)[None] & np.uint32(1)
-    return jnp.where(bits.ravel()[: len(logits)] == 1, logits, -jnp.inf)
+    return jnp.where(_has_bit(allowed, len(logits)), logits, -jnp.inf)
+
+
+def _has_bit(words: jax.Array, count: int) -> jax.Array:
+    """Whether each of the first bits is set, the least significant of the first word first."""
+    bits = words[:, None] >> lax.iota(np.uint32, 32)[None] & np.uint32(1)
+    return bits.ravel()[:count] == 1
 
 
 def _recent(places: jax.Array, count: jax.Array, window: jax.Array) -> jax.Array:

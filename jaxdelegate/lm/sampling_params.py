@@ -1,6 +1,7 @@
 """How the tokens of each sequence are chosen, as records and arrays of numpy."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,9 +60,12 @@ class SamplingArrays(NamedTuple):
     Attributes:
         k: int32.
         p: float32.
+        min_p: float32.
         temperature: float32.
         seed: uint32.
         suppressed: float32 [vocabulary], added to logits; [0]: none.
+        late: uint32 [words]: a bit for each token that does not come early; [0]: none.
+        min_tokens: int32: how many tokens come before those.
         penalties: float32 [3]: repetition, presence, frequency.
         window: int32: of the last tokens, for penalties; 0: all.
         ngram_window: int32: the same for n-grams.
@@ -70,9 +74,12 @@ class SamplingArrays(NamedTuple):
 
     k: Any
     p: Any
+    min_p: Any
     temperature: Any
     seed: Any
     suppressed: Any
+    late: Any
+    min_tokens: Any
     penalties: Any
     window: Any
     ngram_window: Any
@@ -81,12 +88,22 @@ class SamplingArrays(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SamplingParams:
-    """All that decides how the tokens of a sequence are chosen: a sampler and logits processors."""
+    """All that decides how the tokens of a sequence are chosen: a sampler and logits processors.
+
+    Attributes:
+        bias: numbers that are added to the logits of tokens.
+        min_p: less likely tokens are not chosen; a part of the most likely one's probability.
+        late: tokens that are not chosen before `min_tokens` others.
+    """
 
     sampler: SamplerConfig = dataclasses.field(default_factory=SamplerConfig)
     penalties: RepetitionPenaltyConfig = dataclasses.field(default_factory=RepetitionPenaltyConfig)
     ngrams: NoRepeatNgramConfig = dataclasses.field(default_factory=NoRepeatNgramConfig)
     suppressed: SuppressTokensConfig = dataclasses.field(default_factory=SuppressTokensConfig)
+    bias: tuple[tuple[int, float], ...] = ()
+    min_p: float = 0.0
+    late: tuple[int, ...] = ()
+    min_tokens: int = 0
 
     def variant(
         self,
@@ -98,11 +115,12 @@ class SamplingParams:
         """The program that these need; `k` is a power of two or all: few are compiled."""
         greedy = self.sampler.temperature == 0
         k = 1 if greedy else min(self.sampler.top_k or 1, vocabulary)
+        adds = self.suppressed.suppress_tokens or self.bias or self.late
         has_penalties = self.penalties != RepetitionPenaltyConfig()
         ngram = self.ngrams.no_repeat_ngram_size or 0
         return Variant(
             min(1 << (k - 1).bit_length(), vocabulary) if k <= _MOST_SORTED else vocabulary,
-            has_penalties or bool(ngram) or bool(self.suppressed.suppress_tokens),
+            has_penalties or bool(ngram or adds),
             ngram,
             has_scores,
             is_masked,
@@ -113,15 +131,20 @@ class SamplingParams:
         s, penalties = self.sampler, self.penalties
         suppressed = np.zeros(vocabulary if variant.has_logits_processors else 0, np.float32)
         if variant.has_logits_processors:
+            for token, bias in self.bias:
+                suppressed[token] = bias
             suppressed[
                 [t for t in self.suppressed.suppress_tokens or () if t < vocabulary]
             ] = -LARGE
         return SamplingArrays(
             k=np.int32(s.top_k or 1),
             p=np.float32(_DEFAULT_P if s.top_p is None else s.top_p),
+            min_p=np.float32(self.min_p),
             temperature=np.float32(1 if s.temperature is None else s.temperature),
             seed=np.uint32((s.seed or 0) & 0xFFFFFFFF),
             suppressed=suppressed,
+            late=bits(self.late, vocabulary if variant.has_logits_processors else 0),
+            min_tokens=np.int32(self.min_tokens),
             penalties=np.asarray(
                 [
                     penalties.repetition_penalty or 1,
@@ -134,6 +157,14 @@ class SamplingParams:
             ngram_window=np.int32(self.ngrams.window_size or 0),
             allowed=np.full(words(vocabulary) if variant.is_masked else 0, _ALL, np.uint32),
         )
+
+
+def bits(tokens: Sequence[int], vocabulary: int) -> np.ndarray:
+    """A bit for each token, uint32 [words]: 1 for these."""
+    array = np.zeros(words(vocabulary), np.uint32)
+    for token in tokens:
+        array[token // 32] |= np.uint32(1 << token % 32)
+    return array
 
 
 def common_variant(variants: list[Variant]) -> Variant:

@@ -285,7 +285,8 @@ class Scheduler:
             _advance(active, active.constraint, output)
             active.settled = len(active.tokens)
             return
-        stop = self._stops.find(active.tokens, before)
+        stops = active.request.stops or self._stops
+        stop = stops.find(active.tokens, before)
         if stop is not None:
             beyond = len(active.tokens) - stop.stop
             self._runner.truncate(active.slot, len(self._runner.ids(active.slot)) - beyond)
@@ -295,7 +296,7 @@ class Scheduler:
             active.finish_reason = "length"
         active.settled = len(active.tokens)
         if active.finish_reason is None:
-            active.settled -= self._stops.overlap(active.tokens)
+            active.settled -= stops.overlap(active.tokens)
 
     # ---- ends
 

@@ -1,11 +1,11 @@
-"""Compiles JSON schemas in the process of child.py. It does not import the package: see there."""
+"""Compiles grammars in the process of child.py. It does not import the package: see there."""
 
 import functools
 from typing import Any
 
 
 class _Bytes:
-    """A tokenizer with a token for each byte: what a schema costs hardly depends on tokens."""
+    """A tokenizer with a token for each byte: what a grammar costs hardly depends on tokens."""
 
     bos_token_id = None
     eos_token_id = 256
@@ -24,10 +24,19 @@ def _tokens() -> Any:
 
 
 def answer(question: dict[str, Any]) -> str:
-    """Llguidance's error for a `schema` with `options` of grammars, or an empty text."""
+    """Llguidance's error for a grammar's `text`, by its `kind`, or an empty text.
+
+    `options` are those of grammars that JSON schemas become.
+    """
     from llguidance import LLMatcher  # noqa: PLC0415
 
-    grammar = LLMatcher.grammar_from_json_schema(question["schema"], overrides=question["options"])
+    if question["kind"] == "json_schema":
+        options = question["options"]
+        grammar = LLMatcher.grammar_from_json_schema(question["text"], overrides=options)
+    elif question["kind"] == "regex":
+        grammar = LLMatcher.grammar_from_regex(question["text"])
+    else:
+        grammar = LLMatcher.grammar_from_lark(question["text"])
     matcher = LLMatcher(_tokens(), grammar, log_level=0)
     matcher.compute_bitmask()  # it checks limits, too
     return str(matcher.get_error())

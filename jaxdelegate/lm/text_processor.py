@@ -2,8 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from jaxdelegate.bundles.bundle import Bundle
 from jaxdelegate.bundles.metadata import LlmMetadata, Token
@@ -15,7 +14,7 @@ from jaxdelegate.lm.configs import (
     SamplerConfig,
     SuppressTokensConfig,
 )
-from jaxdelegate.lm.constraints import Constraint, JsonConstraints
+from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
@@ -144,13 +143,13 @@ class TextProcessor:
             SuppressTokensConfig(self.metadata.suppressed_tokens)
         return self.metadata.suppressed_tokens
 
-    def json_constraint(self, schema: Mapping[str, Any]) -> Constraint:
-        """Makes an answer JSON that matches a schema. Errors as `JsonConstraints.matching`."""
-        return self._constraints.matching(schema)
+    def constraint(self, grammar: Grammar) -> Constraint:
+        """Makes an answer match a grammar. Errors as `Constraints.matching`."""
+        return self._constraints.matching(grammar)
 
     @functools.cached_property
-    def _constraints(self) -> JsonConstraints:
-        return JsonConstraints(self.tokenizer, sorted(self.stops.tokens), self._vocabulary)
+    def _constraints(self) -> Constraints:
+        return Constraints(self.tokenizer, sorted(self.stops.tokens), self._vocabulary)
 
 
 @contextlib.contextmanager

@@ -17,21 +17,33 @@ class TextStream:
     tokenizer has not has no text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
-        """`before` are tokens whose text is known already."""
-        self._tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Tokenizer, before: Sequence[int] = (), *, skips_special: bool = False
+    ) -> None:
+        """No text.
+
+        Args:
+            tokenizer: of the tokens.
+            before: tokens whose text is known already.
+            skips_special: whether special tokens have no text.
+        """
+        self._tokenizer, self._skips_special = tokenizer, skips_special
         self._ids: list[int] = []
         self._known = ""  # what was returned of their text
         self._forget([*filter(tokenizer.has, before)])
 
     def add(self, ids: Sequence[int]) -> str:
         """The text that these tokens add; without an incomplete character at its end."""
-        self._ids += filter(self._tokenizer.has, ids)
+        self._ids += filter(self._is_shown, ids)
         return self._take(is_last=False)
 
     def end(self) -> str:
         """The rest of the text."""
         return self._take(is_last=True)
+
+    def _is_shown(self, token: int) -> bool:
+        has = self._tokenizer.has(token)
+        return has and not (self._skips_special and token in self._tokenizer.special_ids)
 
     def _take(self, *, is_last: bool) -> str:
         if not is_last and self._ids and self._tokenizer.is_byte(self._ids[-1]):
@@ -78,8 +90,10 @@ class StoppedStream:
         count: how many tokens were added, those of the stop included.
     """
 
-    def __init__(self, stream: TextStream, stops: Sequence[str]) -> None:
+    def __init__(self, stream: TextStream, stops: Sequence[str], has_stop: bool = False) -> None:
+        """`has_stop`: the stop belongs to the answer."""
         self._stream, self._stops = stream, [stop for stop in stops if stop]
+        self._has_stop = has_stop
         self._held: list[Part] = []
         self.is_stopped, self.count = False, 0
 
@@ -119,11 +133,16 @@ class StoppedStream:
         return found
 
     def _stop_in(self, text: str) -> int | None:
-        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
-        return min(places, default=None)
+        """Where the answer ends."""
+        places = [
+            (place, place + len(stop) * self._has_stop)
+            for stop in self._stops
+            if (place := text.find(stop)) >= 0
+        ]
+        return min(places)[1] if places else None
 
     def _stopped(self, place: int) -> list[Part]:
-        """The parts before a stop; the last one may be cut."""
+        """The parts before a place; the last one may be cut."""
         self.is_stopped, found = True, []
         for part in self._held:
             if place > 0:

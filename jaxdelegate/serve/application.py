@@ -20,12 +20,13 @@ except ModuleNotFoundError as missing:
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.serve.clients import RequestError, shown
-from jaxdelegate.serve.endpoints import Endpoint, OnError, error_response, route
+from jaxdelegate.serve.endpoints import Endpoint, OnError, error_response, json_response, route
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.memory_budgets import Budgets
 from jaxdelegate.serve.service import Service, open_service, parse_models
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.serve.v2 import api as v2_api
+from jaxdelegate.version import __version__
 
 VARIABLE = "JAXDELEGATE_SERVE_MODELS"
 
@@ -77,7 +78,13 @@ def create(
 def application(served: Service, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
     """The application of models that are open."""
     budgets = Budgets(served.limits)
-    routes = [*v2_api.routes(served, budgets), route("/metrics", _metrics(served))]
+    routes = [
+        *v2_api.routes(served, budgets),
+        route("/metrics", _metrics(served)),
+        route("/health", _health(served)),
+        route("/ping", _health(served), "GET", "POST"),
+        route("/version", _version),
+    ]
     on_openai_error: OnError = error_response
     if served.language_models:
         from jaxdelegate.serve.openai import api  # noqa: PLC0415 (takes as long as all others)
@@ -113,6 +120,19 @@ def _metrics(served: Service) -> Endpoint:
         return Response(text, headers={"Content-Type": kind})
 
     return metrics
+
+
+def _health(served: Service) -> Endpoint:
+    """For load balancers, as in vLLM: status 200 if all models are ready, else 503."""
+
+    async def health(_request: Request) -> Response:
+        return Response(status_code=200 if served.is_ready else 503)
+
+    return health
+
+
+async def _version(_request: Request) -> Response:
+    return json_response({"version": __version__})
 
 
 def _answers_to_pages(limits: Limits) -> list[Middleware]:

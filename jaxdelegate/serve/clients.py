@@ -21,7 +21,8 @@ class Client(NamedTuple):
 
     Attributes:
         address: behind a trusted proxy, the one in its X-Forwarded-For.
-        key: a digest of the API key; empty: none. Keys are not checked: an address may have many.
+        key: a digest of the API key; empty: none. An address may invent many if keys are not
+            checked.
     """
 
     address: str = ""

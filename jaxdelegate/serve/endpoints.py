@@ -17,7 +17,7 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
-from jaxdelegate.serve import browsers
+from jaxdelegate.serve import api_keys, browsers
 from jaxdelegate.serve.clients import Client, RequestError, shown
 
 _LOG = logging.getLogger("jaxdelegate.serve")
@@ -62,6 +62,7 @@ class EndpointApp:
     async def _response(self, request: Request) -> Response:
         try:
             browsers.check(request, request.app.state.limits)
+            api_keys.check(request, request.app.state.limits)
             return await self._endpoint(request)
         except RequestError as error:
             return self._on_error(error)

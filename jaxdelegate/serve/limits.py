@@ -24,6 +24,10 @@ class Limits:
             server, for example `https://chat.example.com`; `*`: all.
         allowed_hosts: names of this server besides localhost, for clients on the same machine and
             proxies there that pass on the name which their clients use.
+        api_keys: one of them must be in the header `Authorization: Bearer KEY` of HTTP requests,
+            but those for the server's health, metrics and version; none: keys are not checked.
+        strict_fields: whether requests of OpenAI's API with an unknown field are refused. If not,
+            the response's header `Warning` names it.
 
     Raises:
         OptionError: a value is too small, or not an origin or a name.
@@ -34,6 +38,8 @@ class Limits:
     max_held_bytes: int = 32 * MEBIBYTE
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
+    strict_fields: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("max_request_bytes", 1), ("max_held_bytes", 1), ("body_timeout_s", 0)):
@@ -43,6 +49,8 @@ class Limits:
             if not _ORIGIN.fullmatch(origin):
                 expected = "expected https://name, https://name:port, null or *"
                 raise OptionError(f"allowed_origins: {expected}, got {origin!r}")
+        if not all(key.isascii() and key.isprintable() for key in self.api_keys):
+            raise OptionError("api_keys: expected printable ASCII characters")
         for name in self.allowed_hosts:
             if not _HOST.fullmatch(name):
                 expected = "expected a name in lower case, without a port"

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import os
 from pathlib import Path
 
 from absl import flags
@@ -16,6 +17,7 @@ from jaxdelegate.serve.service import parse_models
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.tools import delegate_flags
 
+_KEYS = "JAXDELEGATE_API_KEY"
 _SETTINGS, _LIMITS = ServeSettings(), Limits()
 OPTIONS = tuple(field.name for field in dataclasses.fields(DelegateOptions))
 FLAGS = (
@@ -95,6 +97,15 @@ FLAGS = (
         "Names of this server besides localhost: name,name. A proxy on the same machine may pass "
         "on the name that its clients use.",
     ),
+    Flag(
+        "api_key", str, "",
+        "Keys of clients: key,key. HTTP requests need one: Authorization: Bearer KEY. Unset: the "
+        "environment variable JAXDELEGATE_API_KEY, or none.",
+    ),
+    Flag(
+        "strict_fields", bool, _LIMITS.strict_fields,
+        "Whether requests to language models with an unknown field are refused.",
+    ),
     Flag("num_threads", int, -1, "CPU threads of XLA; -1: its choice.", lower=-1),
 )  # fmt: skip
 # Settings that have the name of their flag.
@@ -115,7 +126,11 @@ def run(values: flags.FlagValues) -> int:
         values.max_held_bytes,
         allowed_origins=_listed(values.allowed_origins),
         allowed_hosts=_listed(values.allowed_hosts),
+        api_keys=_listed(values.api_key or os.environ.get(_KEYS, "")),
+        strict_fields=values.strict_fields,
     )
+    if limits.api_keys and values.grpc_port is not None:
+        raise OptionError("api_key: gRPC does not check keys: leave out --grpc_port")
     use_threads(values.num_threads)
     try:
         running = importlib.import_module("jaxdelegate.serve.running")

@@ -15,7 +15,7 @@ import sentencepiece
 from jaxdelegate import lm
 from jaxdelegate.bundles.tokenizers import TYPES, Tokenizer, open_tokenizer
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.constraints import Constraint, JsonConstraints, words
+from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar, words
 from jaxdelegate.lm.sampler import next_token
 from jaxdelegate.lm.sampling_params import SamplingParams
 from tests.support.bundles import compressed
@@ -58,7 +58,7 @@ def stop_of(tokenizer: Tokenizer) -> int:
 
 def constrained(tokenizer: Tokenizer, schema: Any, extra: int = 0) -> Constraint:
     stops = [stop_of(tokenizer)]
-    return JsonConstraints(tokenizer, stops, tokenizer.size + extra).matching(schema)
+    return Constraints(tokenizer, stops, tokenizer.size + extra).matching(Grammar.json(schema))
 
 
 def allowed(constraint: Constraint) -> list[int]:
@@ -140,9 +140,9 @@ def with_stop(kind: str) -> tuple[Tokenizer, int]:
 def test_a_stop_that_is_a_piece_like_others(kind: str, rng: np.random.Generator) -> None:
     """It ends the answer, and is never a part of a string or of a name."""
     tokenizer, stop = with_stop(kind)
-    makes = JsonConstraints(tokenizer, [stop], tokenizer.size)
+    makes = Constraints(tokenizer, [stop], tokenizer.size)
     for schema in ({"type": "string", "maxLength": 4}, {"type": "object", "maxProperties": 1}):
-        first, ends = makes.matching(schema), 0
+        first, ends = makes.matching(Grammar.json(schema)), 0
         for _ in range(20):
             constraint, ids = first.copy(), list[int]()
             while not constraint.is_complete and len(ids) < 30:
@@ -202,7 +202,7 @@ def test_schemas_that_are_refused(tokenizer: Tokenizer, schema: Any, said: str) 
 
 def test_a_bundle_without_a_stop(tokenizer: Tokenizer) -> None:
     with pytest.raises(OptionError, match="no single token that ends an answer"):
-        JsonConstraints(tokenizer, [], tokenizer.size).matching(SCHEMA)
+        Constraints(tokenizer, [], tokenizer.size).matching(Grammar.json(SCHEMA))
 
 
 @pytest.mark.parametrize("sampler", [lm.SamplerConfig(), lm.SamplerConfig(top_k=40)])

@@ -1,5 +1,6 @@
 """The choice of tokens, compared with definitions in numpy."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -157,6 +158,48 @@ def test_suppressed_tokens_are_not_chosen(logits: np.ndarray) -> None:
     assert chosen(params, logits)[0] == order[3]
 
 
+def test_biases_are_added(logits: np.ndarray) -> None:
+    order = np.argsort(-logits).tolist()
+    gap = float(logits[order[0]] - logits[order[5]])
+    for bias, expected in ((gap + 0.1, order[5]), (gap - 0.1, order[0])):
+        assert chosen(SamplingParams(bias=((order[5], bias),)), logits)[0] == expected
+    both = SamplingParams(bias=((order[0], 100.0),), suppressed=SuppressTokensConfig([order[0]]))
+    assert chosen(both, logits)[0] == order[1]
+
+
+@pytest.mark.parametrize("k", [20, VOCABULARY])
+def test_min_p_leaves_out_what_is_unlikely(k: int, logits: np.ndarray) -> None:
+    temperature = 2.0
+    chances = np.exp((np.float64(logits) - logits.max()) / temperature)
+    least = float(np.sort(chances)[-4] * 0.999)
+    params = SamplingParams(SamplerConfig(k, 1.0, temperature, 1), min_p=least)
+    tokens = {chosen(params, logits, [1] * n)[0] for n in range(30)}
+    tokens |= {
+        chosen(dataclasses.replace(params, sampler=SamplerConfig(k, 1.0, temperature, n)), logits)[
+            0
+        ]
+        for n in range(200)
+    }
+    assert tokens == {*np.flatnonzero(chances >= least).tolist()}
+
+
+def test_late_tokens_are_not_chosen_early(logits: np.ndarray) -> None:
+    order = np.argsort(-logits).tolist()
+    params = SamplingParams(late=(order[0], order[1]), min_tokens=3)
+    tokens = [chosen(params, logits, [30] * n)[0] for n in range(5)]
+    assert tokens == [order[2]] * 3 + [order[0]] * 2
+
+
+def test_all_tokens_in_a_process_with_64_bits(logits: np.ndarray) -> None:
+    params = SamplingParams(SamplerConfig(VOCABULARY, 0.9, 1.0, 3))
+    expected = chosen(params, logits)
+    variant = params.variant(VOCABULARY)
+    with jax.enable_x64(True):
+        arguments = params.arrays(variant, VOCABULARY), logits, np.zeros(CAPACITY, np.int32)
+        token, _ = jax.jit(functools.partial(next_token, variant))(*arguments, np.int32(0))
+    assert int(token) == expected[0]
+
+
 def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
     """Sequences share a program: each follows its own parameters."""
     several = [
@@ -164,6 +207,8 @@ def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
         SamplingParams(SamplerConfig(3, 1.0, 1.0, 5)),
         SamplingParams(SamplerConfig(40, 0.5, 2.0, 6), RepetitionPenaltyConfig(1.5)),
         SamplingParams(suppressed=SuppressTokensConfig([int(logits.argmax())])),
+        SamplingParams(SamplerConfig(40, 0.9, 2.0, 3), bias=((3, 2.0),), min_p=0.2),
+        SamplingParams(late=(int(logits.argmax()),), min_tokens=4),
     ]
     variant = common_variant([params.variant(VOCABULARY) for params in several])
     answer = np.zeros(CAPACITY, np.int32)

@@ -9,8 +9,8 @@ import pytest
 
 from jaxdelegate.bundles.tokenizers import TYPES, open_tokenizer
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.constraints import Constraint, JsonConstraints
-from jaxdelegate.lm.schema_checks import CHILD, check_schema
+from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar
+from jaxdelegate.lm.schema_checks import CHILD, check_grammar
 from tests.support.bundles import compressed
 from tests.support.language_models import SPECIAL, byte_tokenizer
 
@@ -63,13 +63,13 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 def test_hostile_schemas(kind: str) -> None:
     schema, said = HOSTILE[kind]
     with pytest.raises(OptionError, match=f"change the schema, which llguidance refuses.*{said}"):
-        check_schema(json.dumps(schema))
-    check_schema(json.dumps({"title": kind}))  # the next one has a new child
+        check_grammar(*Grammar.json(schema))
+    check_grammar(*Grammar.json({"title": kind}))  # the next one has a new child
 
 
-def constraints() -> JsonConstraints:
+def constraints() -> Constraints:
     tokenizer = open_tokenizer(TYPES[1], memoryview(compressed(byte_tokenizer())), "a test")
-    return JsonConstraints(tokenizer, [SPECIAL.index("<eos>")], tokenizer.size)
+    return Constraints(tokenizer, [SPECIAL.index("<eos>")], tokenizer.size)
 
 
 def test_an_ordinary_schema_of_many_definitions_compiles() -> None:
@@ -95,12 +95,13 @@ def test_an_ordinary_schema_of_many_definitions_compiles() -> None:
     }
     schema = {"$defs": models, "$ref": "#/$defs/Model0"}
     assert len(json.dumps(schema)) > 90_000
-    assert isinstance(constraints().matching(schema), Constraint)
+    assert isinstance(constraints().matching(Grammar.json(schema)), Constraint)
 
 
 def test_the_stack_of_this_process_is_larger() -> None:
     """What the child can compile, a thread of a small stack could not."""
-    assert not constraints().matching(chain(lambda x: {"items": x}, 1200)).is_complete
+    grammar = Grammar.json(chain(lambda x: {"items": x}, 1200))
+    assert not constraints().matching(grammar).is_complete
 
 
 @pytest.mark.parametrize(
@@ -108,14 +109,14 @@ def test_the_stack_of_this_process_is_larger() -> None:
 )
 def test_what_is_no_json(schema: Any) -> None:
     with pytest.raises(OptionError, match="expected an object of JSON"):
-        constraints().matching(schema)
+        Grammar.json(schema)
 
 
 def test_schemas_that_compile_are_remembered() -> None:
     text = json.dumps({"title": str(os.getpid()), "type": "null"})
-    check_schema(text)
+    check_grammar("json_schema", text)
     CHILD.close()
-    check_schema(text)
+    check_grammar("json_schema", text)
     assert CHILD._process is None
-    check_schema(text.replace("null", "string"))
+    check_grammar("json_schema", text.replace("null", "string"))
     assert CHILD._process is not None

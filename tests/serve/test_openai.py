@@ -19,7 +19,7 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.errors import ModelError, OptionError, StoppedError
-from jaxdelegate.lm.constraints import Constraint, JsonConstraints, words
+from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar, words
 from jaxdelegate.lm.language_model import LanguageModel as Programs
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
 from jaxdelegate.lm.request import Request
@@ -578,7 +578,6 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "model's type": ({"model": 5}, 400, "model", "expected a string"),
     "another model": ({"model": "gpt-4"}, 404, "model", "expected one of: 'tiny'"),
     "tensors": ({"model": "keywords"}, 404, "model", "it has tensors: see /v2/models"),
-    "unknown": ({"warmth": 1}, 400, "warmth", "unknown field"),
     "messages": ({"messages": "Hello"}, 400, "messages", "expected a list"),
     "role": ({"messages": [{"role": "bot"}]}, 400, "messages[0].role", "expected one of system"),
     "tool": (
@@ -634,16 +633,21 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     ),
     "seed": ({"seed": 1 << 63}, 400, "seed", "expected an integer from"),
     "stop": ({"stop": ["a"] * 5}, 400, "stop", "at most 4 strings"),
-    "empty stop": ({"stop": ""}, 400, "stop", "1 to 1024 characters"),
+    "long stop": ({"stop": "x" * 1025}, 400, "stop", "at most 1024 characters"),
     "stop's type": ({"stop": 5}, 400, "stop", "expected a string"),
     "stream": ({"stream": "yes"}, 400, "stream", "true or false"),
-    "options": ({"stream_options": {}}, 400, "stream_options", "only with stream"),
+    "options": (
+        {"stream_options": {"include_usage": True}},
+        400,
+        "stream_options",
+        "only with stream",
+    ),
     "penalty": ({"presence_penalty": 3}, 400, "presence_penalty", "from -2 to 2"),
     "format": (
         {"response_format": {"type": "xml"}},
         400,
         "response_format.type",
-        "expected one of text, json_object, json_schema, got 'xml'",
+        "expected one of text, json_object, json_schema, regex, got 'xml'",
     ),
     "no schema": (
         {"response_format": {"type": "json_schema"}},
@@ -660,7 +664,33 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "functions": ({"tools": [{"type": "function"}]}, 400, "tools", "tools are not supported"),
     "top": ({"logprobs": True, "top_logprobs": 2}, 400, "top_logprobs", "only the chosen tokens"),
     "logprobs": ({"logprobs": 1}, 400, "logprobs", "true or false"),
-    "bias": ({"logit_bias": {"5": 1}}, 400, "logit_bias", "not supported"),
+    "bias": ({"logit_bias": {"5": 101}}, 400, "logit_bias", "from -100 to 100 by token id"),
+    "bias's token": ({"logit_bias": {"x": 1}}, 400, "logit_bias", "by token id"),
+    "bias beyond": ({"logit_bias": {"999": 1}}, 400, "logit_bias", "token ids below 261"),
+    "stop beyond": ({"stop_token_ids": [999]}, 400, "stop_token_ids", "token ids below 261"),
+    "many first": ({"min_tokens": 5, "max_tokens": 4}, 400, "min_tokens", "at most max_tokens, 4"),
+    "repetition": ({"repetition_penalty": 0.5}, 400, "repetition_penalty", "from 1 to"),
+    "two grammars": (
+        {"guided_regex": "a", "response_format": {"type": "json_object"}},
+        400,
+        "guided_regex and response_format",
+        "expected one of them",
+    ),
+    "structure": ({"structured_outputs": {"xml": 1}}, 400, "structured_outputs", "got 'xml'"),
+    "no structure": ({"structured_outputs": {}}, 400, "structured_outputs", "got 0 of them"),
+    "choices": ({"guided_choice": []}, 400, "guided_choice", "a list of 1 to 1024 strings"),
+    "whose answer": (
+        {"continue_final_message": True},
+        400,
+        "continue_final_message",
+        "expected the last message to be the assistant's",
+    ),
+    "both begin": (
+        {"continue_final_message": True, "add_generation_prompt": True},
+        400,
+        "add_generation_prompt",
+        "expected false with continue_final_message",
+    ),
     "kwargs": ({"chat_template_kwargs": 5}, 400, "chat_template_kwargs", "expected an object"),
     "own messages": (
         {"chat_template_kwargs": {"messages": []}},
@@ -709,7 +739,7 @@ def test_wrong_chats(served: Served, what: str) -> None:
         ({"prompt": "x", "echo": True}, "echo", "do not have the prompt"),
         ({"prompt": "x", "best_of": 2}, "best_of", "use n"),
         ({"prompt": "x", "best_of": True}, "best_of", "use n"),
-        ({"prompt": "x", "messages": HELLO}, "messages", "unknown field"),
+        ({"prompt": "x", "suffix": "y"}, "suffix", "is not supported"),
     ],
 )
 def test_wrong_completions(served: Served, body: Any, param: str, said: str) -> None:
@@ -892,7 +922,7 @@ def test_a_multi_token_stop_may_be_a_part_of_json(tmp_path: Path) -> None:
     path.write_bytes(language_bundle(edit=edit))
     with lm.Engine(path, lm.Backend.CPU()) as engine:
         batch = engine.new_scheduler(1)
-        constraint = engine.text.json_constraint({"const": "xaby"})
+        constraint = engine.text.constraint(Grammar.json({"const": "xaby"}))
         request = Request([1, 80], 40, engine.text.sampling_params(), constraint=constraint)
         running = batch.join(request)
         while running.finish_reason is None:
@@ -906,7 +936,7 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.end = queue.Queue[bool](), threading.Event()
-        monkeypatch.setattr(JsonConstraints, "matching", self._matching)
+        monkeypatch.setattr(Constraints, "matching", self._matching)
 
     def _matching(self, _schema: Any) -> Constraint:
         self.begun.put(True)

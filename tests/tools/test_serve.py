@@ -28,6 +28,7 @@ WRONG = {
     "sessions-of-one": (["m.tflite", "--sessions_per_client=0"], "sessions_per_client"),
     "idle": (["m.tflite", "--session_idle_s=0"], "session_idle_s"),
     "hold": (["m.tflite", "--session_hold_s=-1"], "session_hold_s"),
+    "keys": (["m.tflite", "--api_key=a", "--grpc_port=0"], "gRPC does not check keys"),
     "threads": (["m.tflite", "--num_threads=-2"], "num_threads"),
     "host": (["m.tflite", "--host=256.0.0.1", "--port=0"], "256.0.0.1"),
 }
@@ -52,6 +53,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxdelegate.serve.running.Server", Server)
     values = command_line.declared(serve)
     values(["serve", "--session_count=9", "--sessions_per_client=3", "--session_idle_s=5"])
+    values.api_key, values.strict_fields = "a, b", True
     values.session_hold_s, values.max_held_bytes, values.graph = 2.0, 1000, "a/m.tflite"
     assert serve.run(values) == 0
     models, settings, limits = given
@@ -59,6 +61,11 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.session_count, settings.sessions_per_client) == (9, 3)
     assert (settings.session_idle_s, settings.session_hold_s) == (5, 2)
     assert limits.max_held_bytes == 1000
+    assert (limits.api_keys, limits.strict_fields) == (("a", "b"), True)
+    values.api_key = ""
+    monkeypatch.setenv("JAXDELEGATE_API_KEY", "c")
+    assert serve.run(values) == 0
+    assert given[-1].api_keys == ("c",)
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "starlette.applications", "prometheus_client"])

@@ -1,9 +1,10 @@
 """Endpoints of OpenAI's API: chats and completions, whole or as streams, embeddings, models."""
 
 import asyncio
+import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -24,17 +25,22 @@ from jaxdelegate.serve.endpoints import (
 )
 from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.memory_budgets import SMALL, Budgets
+from jaxdelegate.serve.openai import tokenization
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Delta
+from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.language_model import LanguageModel
-from jaxdelegate.serve.openai.prompts import Prompts, Texts
+from jaxdelegate.serve.openai.prompts import Prompts, Texts, rendered
 from jaxdelegate.serve.openai.requests import (
     MAX_JSON_BYTES,
-    ApiError,
+    Chat,
     TextRequest,
     chat_request,
     completion_request,
+    detokenize_request,
     embedding_request,
+    tokenize_request,
+    unknown_field,
 )
 from jaxdelegate.serve.openai.responses import DONE, event
 from jaxdelegate.serve.openai.text_model import TextModel
@@ -42,8 +48,9 @@ from jaxdelegate.serve.service import Service
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 504: "timeout"}
+_MOST_NAMES = 500  # characters of unknown fields in a header
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-_CODES = {429: "rate_limit_exceeded", 504: "timeout"}
 
 T = TypeVar("T")
 ReadRequest = Callable[[Buffer], TextRequest]
@@ -58,6 +65,9 @@ def routes(served: Service, budgets: Budgets) -> list[Route]:
         route("/v1/chat/completions", api.chat, "POST", on_error=error_response),
         route("/v1/completions", api.completions, "POST", on_error=error_response),
         route("/v1/embeddings", api.embeddings, "POST", on_error=error_response),
+        route("/tokenize", api.tokenize, "POST", on_error=error_response),
+        route("/detokenize", api.detokenize, "POST", on_error=error_response),
+        route("/tokenizer_info", api.tokenizer_info, on_error=error_response),
     ]
 
 
@@ -84,11 +94,22 @@ class _Api:
         self._short, self._long, self._schemas = (asyncio.Semaphore() for _ in range(3))
 
     async def models(self, _request: Request) -> Response:
-        data = [_model_object(model) for model in self._served.language_models.values()]
+        data = [self._model_object(model) for model in self._served.language_models.values()]
         return json_response({"object": "list", "data": data})
 
     async def model(self, request: Request) -> Response:
-        return json_response(_model_object(self._model(request.path_params["name"])))
+        return json_response(self._model_object(self._model(request.path_params["name"])))
+
+    def _model_object(self, model: TextModel) -> dict[str, Any]:
+        is_ready = self._served.is_model_ready(model)
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": model.created,
+            "owned_by": "jaxdelegate",
+            "status": "ready" if is_ready else "failed" if model.worker.error else "loading",
+            **({"max_model_len": model.max_model_len} if is_ready else {}),
+        }
 
     async def chat(self, request: Request) -> Response:
         return await self._answered(request, chat_request)
@@ -103,12 +124,23 @@ class _Api:
             rows = await while_connected(request.receive, work)
         except* RequestError as several:
             raise several.exceptions[0] from None
-        return await asyncio.to_thread(texts.response, rows)
+        vectors = await asyncio.to_thread(texts.response, rows)
+        return json_response(vectors, headers=_warnings(texts.request.ignored))
+
+    async def tokenize(self, request: Request) -> Response:
+        return json_response(await self._prepared(request, self._tokens))
+
+    async def detokenize(self, request: Request) -> Response:
+        return json_response(await self._prepared(request, self._text))
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        model = self._ready_language_model(request.query_params.get("model", ""))
+        return json_response(tokenization.info(model))
 
     async def _answered(self, request: Request, read: ReadRequest) -> Response:
         prompts = await self._prepared(request, functools.partial(self._prompts, read))
         model, asked = prompts.model, prompts.request
-        if asked.schema is not None:
+        if asked.grammar is not None:
             await self._in_turn(request, self._schemas, lambda: self._constrain(prompts))
         jobs = prompts.jobs(client_of(request))
         answers = Answers(model.worker, jobs, model.settings.answer_timeout_s)
@@ -118,9 +150,10 @@ class _Api:
             deltas = aiter(answers)
             first = await while_connected(request.receive, _next(deltas))  # errors have a status
             events = _events(prompts, first, deltas, request.url.path)
-            return Stream(events, _STREAM_HEADERS, "text/event-stream")
+            headers = {**_STREAM_HEADERS, **_warnings(asked.ignored)}
+            return Stream(events, headers, "text/event-stream")
         whole = await while_connected(request.receive, answers.all())
-        return json_response(prompts.form.whole(whole))
+        return json_response(prompts.form.whole(whole), headers=_warnings(asked.ignored))
 
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
         """Read the body, and prepare the request in a thread."""
@@ -152,12 +185,32 @@ class _Api:
 
     def _prompts(self, read: ReadRequest, body: Buffer) -> Prompts:
         request = read(body)
-        model = self._model(request.model)
+        self._check_known(request.ignored)
+        return Prompts(self._ready_language_model(request.model), request)
+
+    def _tokens(self, body: Buffer) -> dict[str, Any]:
+        request = tokenize_request(body)
+        self._check_known(request.ignored)
+        if isinstance(request.prompt, Chat):
+            text = rendered(self._ready_language_model(request.model), request.prompt)
+            request = dataclasses.replace(request, prompt=text)
+        return tokenization.tokens(self._ready(request.model), request)
+
+    def _text(self, body: Buffer) -> dict[str, Any]:
+        request = detokenize_request(body)
+        self._check_known(request.ignored)
+        return tokenization.text(self._ready(request.model), request)
+
+    def _check_known(self, ignored: Sequence[str]) -> None:
+        if ignored and self._served.limits.strict_fields:
+            raise unknown_field(ignored[0])
+
+    def _ready_language_model(self, name: str) -> LanguageModel:
+        model = self._ready(name)
         if not isinstance(model, LanguageModel):
             what = "computes embeddings only: see /v1/embeddings"
-            raise ApiError(f"{shown(request.model)} {what}", param="model")
-        self._served.check_ready(model)
-        return Prompts(model, request)
+            raise ApiError(f"{shown(model.name)} {what}", param="model")
+        return model
 
     def _constrain(self, prompts: Prompts) -> None:
         self._served.check_ready(prompts.model)  # it may have waited
@@ -165,28 +218,34 @@ class _Api:
 
     def _texts(self, body: Buffer) -> Texts:
         request = embedding_request(body)
-        model = self._model(request.model)
+        self._check_known(request.ignored)
+        return Texts(self._ready(request.model), request)
+
+    def _ready(self, name: str) -> TextModel:
+        model = self._model(name)
         self._served.check_ready(model)
-        return Texts(model, request)
+        return model
 
     def _model(self, name: str) -> TextModel:
         models = self._served.language_models
         if name in models:
             return models[name]
+        if not name and len(models) == 1:
+            return next(iter(models.values()))
+        if not name:
+            raise ApiError("missing field", param="model", code="missing_required_parameter")
         known = ", ".join(map(repr, models)) or "none"
         other = "; it has tensors: see /v2/models" if name in self._served.models else ""
         message = f"the model {shown(name)} does not exist{other}; expected one of: {known}"
         raise ApiError(message, 404, param="model", code="model_not_found")
 
 
-def _model_object(model: TextModel) -> dict[str, Any]:
-    row = {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "jaxdelegate",
-    }
-    return {**row, "max_model_len": model.max_model_len} if model.worker.is_ready else row
+def _warnings(ignored: Sequence[str]) -> Mapping[str, str]:
+    """The header that names fields which the server does not know."""
+    if not ignored:
+        return {}
+    names = ", ".join(shown(name).encode("ascii", "backslashreplace").decode() for name in ignored)
+    return {"Warning": f'299 jaxdelegate "ignored unknown fields: {names[:_MOST_NAMES]}"'}
 
 
 async def _next(deltas: AsyncIterator[Delta]) -> Delta:

@@ -12,18 +12,21 @@ from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
 from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import Scheduler
+from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Job, TextBatcher
-from jaxdelegate.serve.openai.requests import Sampling, TextRequest
+from jaxdelegate.serve.openai.requests import Ends, Sampling, TextRequest
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.waiting import waiting
 
+_NEVER = (1 << 31) - 1  # tokens before a stop
 _DEFAULT_K = 64  # a token is one of the most likely ones
 _EMBEDDINGS = " embeddings"  # a key of their own for turns, so that a client's chats go on
 
@@ -71,21 +74,42 @@ class LanguageModel(TextModel):
         constraint: Constraint | None,
     ) -> Job:
         """One of the sequences of a request, from a prompt."""
-        sampling = asked.sampling
-        penalties = RepetitionPenaltyConfig(
-            presence_penalty=sampling.presence_penalty or None,
-            frequency_penalty=sampling.frequency_penalty or None,
-        )
+        ends = asked.ends
         request = Request(
             ids,
-            output_limit(asked.max_tokens),
-            self.engine.text.sampling_params(self._sampler(sampling, number), penalties),
+            output_limit(ends.max_tokens),
+            self._params(asked, number),
             asked.has_scores,
             constraint,
             owner=self._owner(client, asked.cache_salt),
+            stops=self._stops(ends),
         )
-        stream = StoppedStream(TextStream(self.engine.tokenizer, ids), asked.stops)
-        return Job(number, client, request, stream)
+        text = TextStream(self.engine.tokenizer, ids, skips_special=asked.skips_special)
+        return Job(number, client, request, StoppedStream(text, ends.stops, ends.has_stop))
+
+    def _stops(self, ends: Ends) -> StopSequences | None:
+        """Where answers end, if not as the bundle declares."""
+        if not (ends.stop_ids or ends.ignores_stops):
+            return None
+        declared = [] if ends.ignores_stops else self.engine.text.stops.sequences
+        return StopSequences([*declared, *([token] for token in ends.stop_ids)])
+
+    def _params(self, asked: TextRequest, number: int) -> SamplingParams:
+        sampling, ends = asked.sampling, asked.ends
+        penalties = RepetitionPenaltyConfig(
+            None if sampling.repetition_penalty == 1 else sampling.repetition_penalty,
+            sampling.presence_penalty or None,
+            sampling.frequency_penalty or None,
+        )
+        params = self.engine.text.sampling_params(self._sampler(sampling, number), penalties)
+        stops = sorted(self.engine.text.stops.tokens)
+        return dataclasses.replace(
+            params,
+            bias=tuple(sampling.logit_bias.items()),
+            min_p=sampling.min_p,
+            late=tuple(stops) if ends.min_tokens or ends.ignores_stops else (),
+            min_tokens=_NEVER if ends.ignores_stops else ends.min_tokens,
+        )
 
     def _sampler(self, asked: Sampling, number: int) -> SamplerConfig:
         """What a request leaves out is as the bundle declares."""

@@ -1,10 +1,9 @@
 """Requests with the tokens of their prompts, and the forms of their responses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-from starlette.responses import Response
 
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
@@ -12,11 +11,12 @@ from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
+from jaxdelegate.lm.messages import text_of
 from jaxdelegate.serve.clients import Client, shown
-from jaxdelegate.serve.endpoints import json_response
 from jaxdelegate.serve.openai.batching import Job
+from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.language_model import LanguageModel
-from jaxdelegate.serve.openai.requests import ApiError, EmbeddingRequest, TextRequest
+from jaxdelegate.serve.openai.requests import Chat, EmbeddingRequest, TextRequest
 from jaxdelegate.serve.openai.responses import ChatForm, CompletionForm, Form, Usage, embeddings
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.text import printable
@@ -30,13 +30,22 @@ class Prompts:
         self.model, self.request = model, request
         self._check_count()
         self._constraint: Constraint | None = None
-        text = "" if request.messages is None else self._rendered(request.messages)
-        texts = request.prompts if request.messages is None else [text]
+        text = "" if request.chat is None else rendered(model, request.chat)
+        texts = request.prompts if request.chat is None else [text]
         self._prompts = [model.engine.prompt_ids(prompt) for prompt in texts]
-        param = "prompt" if request.messages is None else "messages"
+        param = "prompt" if request.chat is None else "messages"
         for ids in self._prompts:
             _check_ids(ids, model.max_model_len - 1, model.vocabulary, param)
+        self._check_tokens()
         self.form = self._form(text)
+
+    def _check_tokens(self) -> None:
+        asked, most = self.request, self.model.vocabulary
+        for param, ids in {
+            "logit_bias": asked.sampling.logit_bias,
+            "stop_token_ids": asked.ends.stop_ids,
+        }.items():
+            _check_below(ids, most, param)
 
     def _check_count(self) -> None:
         n, most = self.request.n, self.model.worker.most
@@ -48,29 +57,22 @@ class Prompts:
                 param="n" if n > 1 else "prompt",
             )
 
-    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        try:
-            return self.model.renderer.render(messages, self.request.context, ends=True)
-        except ModelError as error:  # it begins with the bundle's path
-            problem = str(error).rpartition("chat template: ")[2]
-            raise ApiError(f"the chat template fails: {problem}", param="messages") from None
-
     def _form(self, text: str) -> Form:
         request, name = self.request, self.model.name
         usage = Usage([len(ids) for ids in self._prompts])
-        if request.messages is None:
+        if request.chat is None:
             return CompletionForm(name, usage, has_scores=request.has_scores)
-        channels = self.model.engine.text.metadata.channels if request.schema is None else ()
+        channels = self.model.engine.text.metadata.channels if request.grammar is None else ()
         readers = [ChannelReader(channels, text) for _ in range(request.n)]
         return ChatForm(name, usage, readers, has_scores=request.has_scores)
 
     def constrain(self) -> None:
-        """Compile the schema, which the request has; it may take seconds."""
-        assert self.request.schema is not None
+        """Compile the grammar, which the request has; it may take seconds."""
+        assert self.request.grammar is not None
         try:
-            self._constraint = self.model.engine.text.json_constraint(self.request.schema)
+            self._constraint = self.model.engine.text.constraint(self.request.grammar)
         except OptionError as error:
-            raise ApiError(printable(str(error)), param="response_format") from None
+            raise ApiError(printable(str(error)), param=self.request.grammar_field) from None
 
     def jobs(self, client: Client) -> list[Job]:
         """The sequences to generate, `n` for each prompt."""
@@ -86,7 +88,7 @@ class Texts:
 
     def __init__(self, model: TextModel, request: EmbeddingRequest) -> None:
         """Read texts into tokens. An ApiError if they do not fit the model."""
-        self.model, self._request = model, request
+        self.model, self.request = model, request
         size, most = request.size, model.embedding_size
         if not most:
             what = f"has no embeddings, as {NO_HIDDEN_STATES}: serve one of a text encoder"
@@ -97,12 +99,32 @@ class Texts:
         if size is not None and size > most:
             raise ApiError(f"expected at most {most}, got {size}", param="dimensions")
 
-    def response(self, rows: Sequence[np.ndarray]) -> Response:
+    def response(self, rows: Sequence[np.ndarray]) -> dict[str, Any]:
         """The response with these embeddings, not normalized yet. It takes long for many."""
-        options = EmbeddingOptions(output_size=self._request.size)
+        options = EmbeddingOptions(output_size=self.request.size)
         vectors = [normalized(row, options).astype(np.float32) for row in rows]
-        tokens, is_packed = sum(map(len, self.ids)), self._request.is_packed
-        return json_response(embeddings(self.model.name, tokens, vectors, is_packed=is_packed))
+        tokens, is_packed = sum(map(len, self.ids)), self.request.is_packed
+        return embeddings(self.model.name, tokens, vectors, is_packed=is_packed)
+
+
+def rendered(model: LanguageModel, chat: Chat) -> str:
+    """The prompt of a chat. An ApiError: the template refuses the messages."""
+    try:
+        text = model.renderer.render(chat.messages, chat.context, ends=chat.begins_answer)
+    except ModelError as error:  # it begins with the bundle's path
+        problem = str(error).rpartition("chat template: ")[2]
+        raise ApiError(f"the chat template fails: {problem}", param="messages") from None
+    return _before_end(text, text_of(chat.messages[-1])) if chat.continues else text
+
+
+def _before_end(text: str, last: str) -> str:
+    """A prompt up to the end of the last message's text, which the answer continues."""
+    shown = last if last in text else last.strip()  # templates strip texts
+    before, found, _ = text.rpartition(shown)
+    if not (shown and found):
+        expected = "expected a last message whose text the chat template shows"
+        raise ApiError(expected, param="continue_final_message")
+    return before + found
 
 
 def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> None:
@@ -114,6 +136,10 @@ def _check_ids(ids: Sequence[int], most: int, vocabulary: int, param: str) -> No
             param=param,
             code="context_length_exceeded",
         )
+    _check_below(ids, vocabulary, param)
+
+
+def _check_below(ids: Collection[int], vocabulary: int, param: str) -> None:
     wrong = next((i for i in ids if i >= vocabulary), None)
     if wrong is not None:
         raise ApiError(f"expected token ids below {vocabulary}, got {wrong}", param=param)

@@ -2,11 +2,28 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from jaxdelegate.serve.clients import RequestError, shown
+from jaxdelegate.lm.constraints import Grammar
+from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer, parsed_object
+from jaxdelegate.serve.openai import grammars
+from jaxdelegate.serve.openai.fields import (
+    ANY,
+    BIASES,
+    FLAG,
+    IDS,
+    OBJECT,
+    STRING,
+    ApiError,
+    Kind,
+    integers,
+    is_integer,
+    numbers,
+    one_of,
+    texts,
+)
 from jaxdelegate.text import shortened
 
 MAX_JSON_BYTES = 4 << 20  # limits a request; Python's objects may take 30 times as much
@@ -17,118 +34,88 @@ _MAX_MESSAGES = 4096
 _MAX_PLACE = 200  # characters of a place in an error
 _MAX_PROMPTS = 128
 _MAX_TEXTS = 2048  # OpenAI's, of embeddings
-_INT64 = 1 << 63
 _COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
-
-class _Kind(NamedTuple):
-    """What values a field may have."""
-
-    expected: str
-    has: Callable[[Any], Any]  # whether it has a value
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) or _is_integer(value)
-
-
-def _integers(least: int, most: int = _INT64 - 1) -> _Kind:
-    expected = f"an integer from {least} to {most}"
-    return _Kind(expected, lambda value: _is_integer(value) and least <= value <= most)
-
-
-def _numbers(least: float, most: float) -> _Kind:
-    expected = f"a number from {least:g} to {most:g}"
-    return _Kind(expected, lambda value: _is_number(value) and least <= value <= most)  # not NaN
-
-
-def _are_stops(value: Any) -> bool:
-    stops = [value] if isinstance(value, str) else value
-    return (
-        isinstance(stops, list)
-        and len(stops) <= _MAX_STOPS
-        and all(isinstance(s, str) and 0 < len(s) <= _MAX_STOP_CHARACTERS for s in stops)
-    )
-
-
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_STRING = _Kind("a string", lambda value: isinstance(value, str))
-_OBJECT = _Kind("an object", lambda value: isinstance(value, dict))
-_ROLE = _Kind(f"one of {', '.join(_ROLES)}", lambda value: value in [*_ROLES])
-_CONTEXT = _Kind(
+_ROLE = one_of(*_ROLES)
+_CONTEXT = Kind(
     "an object without the names messages and add_generation_prompt",
     lambda value: isinstance(value, dict) and not {"messages", "add_generation_prompt"} & {*value},
 )
-_STREAM_OPTIONS = _Kind(
+_STREAM_OPTIONS = Kind(
     "an object with include_usage",
     lambda value: isinstance(value, dict) and {*value} <= {"include_usage", "include_obfuscation"},
 )
-_FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
-_FORMAT = _Kind(
-    "one of text, json_object, json_schema",
-    lambda value: value in ("text", "json_object", "json_schema"),
-)
-_IDS = _Kind("token ids", lambda v: v and all(_is_integer(i) and 0 <= i < 1 << 31 for i in v))
-_ANY = _Kind("", lambda _: True)  # it is checked elsewhere
-
-_CONTENT = _Kind(
+_CONTENT = Kind(
     "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
 )
-_TEXT = _Kind("'text', as this server reads text only", lambda value: value == "text")
+_PROMPT_IDS = IDS._replace(has=lambda value: value and IDS.has(value))
+_TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
 
 # Fields and their values; null stands for a field that is left out.
-_COMMON: Mapping[str, _Kind] = {
-    "cache_salt": _Kind(  # vLLM's
+_COMMON: Mapping[str, Kind] = {
+    **grammars.FIELDS,
+    "cache_salt": Kind(  # vLLM's
         f"a string of 1 to {_MAX_SALT_CHARACTERS} characters",
         lambda value: isinstance(value, str) and 0 < len(value) <= _MAX_SALT_CHARACTERS,
     ),
-    "frequency_penalty": _numbers(-2, 2),
-    "max_tokens": _integers(1),
-    "model": _STRING,
-    "n": _integers(1, 128),
-    "presence_penalty": _numbers(-2, 2),
-    "seed": _integers(-_INT64),
-    "stop": _Kind(
-        f"a string, or a list of at most {_MAX_STOPS} strings, of 1 to {_MAX_STOP_CHARACTERS} "
-        "characters each",
-        _are_stops,
-    ),
-    "stream": _FLAG,
+    "frequency_penalty": numbers(-2, 2),
+    "ignore_eos": FLAG,  # vLLM's, like the next ones
+    "include_stop_str_in_output": FLAG,
+    "logit_bias": BIASES,
+    "max_tokens": integers(1),
+    "min_p": numbers(0, 1),
+    "min_tokens": integers(0),
+    "model": STRING,
+    "n": integers(1, 128),
+    "presence_penalty": numbers(-2, 2),
+    "repetition_penalty": numbers(1, 1e6),
+    "seed": integers(-(1 << 63)),
+    "skip_special_tokens": FLAG,
+    "stop": texts(_MAX_STOPS, _MAX_STOP_CHARACTERS),
+    "stop_token_ids": IDS,
+    "stream": FLAG,
     "stream_options": _STREAM_OPTIONS,
-    "temperature": _numbers(0, 2),
-    "top_k": _integers(-1),  # vLLM's; -1 and 0: all
-    "top_p": _numbers(0, 1),
+    "temperature": numbers(0, 2),
+    "top_k": integers(-1),  # -1 and 0: all
+    "top_p": numbers(0, 1),
 }
-_CHAT: Mapping[str, _Kind] = {
+_CHAT: Mapping[str, Kind] = {
     **_COMMON,
+    "add_generation_prompt": FLAG,
     "chat_template_kwargs": _CONTEXT,
-    "logprobs": _FLAG,
-    "max_completion_tokens": _integers(1),
-    "messages": _Kind(
+    "continue_final_message": FLAG,
+    "logprobs": FLAG,
+    "max_completion_tokens": integers(1),
+    "messages": Kind(
         f"a list of messages, 1 to {_MAX_MESSAGES}",
         lambda value: isinstance(value, list) and 0 < len(value) <= _MAX_MESSAGES,
     ),
-    "response_format": _OBJECT,
+    "reasoning_effort": STRING,
 }
-_COMPLETION: Mapping[str, _Kind] = {
+_COMPLETION: Mapping[str, Kind] = {
     **_COMMON,
-    "logprobs": _Kind(
+    "logprobs": Kind(
         "0, which returns the log probabilities of the chosen tokens: those of others are not "
         "computed; or null",
-        lambda value: _is_integer(value) and value == 0,
+        lambda value: is_integer(value) and value == 0,
     ),
-    "prompt": _ANY,
+    "prompt": ANY,
 }
-_EMBEDDING: Mapping[str, _Kind] = {
-    "dimensions": _integers(1),
-    "encoding_format": _Kind("float or base64", lambda value: value in ("float", "base64")),
-    "input": _ANY,
-    "model": _STRING,
+_EMBEDDING: Mapping[str, Kind] = {
+    "dimensions": integers(1),
+    "encoding_format": one_of("float", "base64"),
+    "input": ANY,
+    "model": STRING,
 }
+_TOKENIZE: Mapping[str, Kind] = {
+    "add_special_tokens": FLAG,
+    "model": STRING,
+    "prompt": STRING,
+    **{name: _CHAT[name] for name in ("add_generation_prompt", "chat_template_kwargs")},
+    **{name: _CHAT[name] for name in ("continue_final_message", "messages")},
+}
+_DETOKENIZE: Mapping[str, Kind] = {"model": STRING, "tokens": IDS}
 
 # Fields without a meaning here: accepted, so that clients need not leave them out.
 _IGNORED = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"}
@@ -137,40 +124,28 @@ _IGNORED |= {"service_tier", "store", "user"}
 _NO_TOOLS = "tools are not supported"
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "the model generates text only"),
+    "allowed_token_ids": ((), "use structured_outputs"),
+    "bad_words": (([],), "use logit_bias"),
     "best_of": ((1,), "use n"),
     "echo": ((False,), "answers do not have the prompt"),
     "function_call": (("none", "auto"), _NO_TOOLS),
     "functions": (([],), _NO_TOOLS),
-    "logit_bias": (({},), "biases of tokens are not supported"),
+    "length_penalty": ((1, 1.0), "beam search is not supported"),
     "modalities": ((["text"],), "the model generates text only"),
     "parallel_tool_calls": ((True, False), _NO_TOOLS),
     "prediction": ((), "predicted outputs are not supported"),
-    "reasoning_effort": ((), "use chat_template_kwargs, if the model's template has a variable"),
-    "response_format": (({"type": "text"},), "use /v1/chat/completions"),
+    "prompt_logprobs": ((), "only tokens of answers have log probabilities"),
     "suffix": (("",), "text before a suffix is not supported"),
     "tool_choice": (("none", "auto"), _NO_TOOLS),
     "tools": (([],), _NO_TOOLS),
     "top_logprobs": ((0,), "only the chosen tokens have log probabilities"),
+    "truncate_prompt_tokens": ((), "prompts are not cut"),
+    "use_beam_search": ((False,), "beam search is not supported"),
     "verbosity": ((), "ask for it in a message"),
     "web_search_options": ((), "the server has no web search"),
 }
 # Fields of messages; the others must be empty.
 _MESSAGE = frozenset(("role", "content", "name", "reasoning_content", "channels"))
-
-
-class ApiError(RequestError):
-    """A request is refused.
-
-    Attributes:
-        param: the field that is wrong, for example `messages[0].content`; None: none alone.
-        code: a word for programs, for example `model_not_found`.
-    """
-
-    def __init__(
-        self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None
-    ) -> None:
-        super().__init__(message if param is None else f"{param}: {message}", status)
-        self.param, self.code = param, code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,27 +156,69 @@ class Sampling:
     top_p: float | None
     top_k: int | None  # 0: all tokens
     seed: int | None
+    min_p: float
     presence_penalty: float
     frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """Where answers end.
+
+    Attributes:
+        max_tokens: the most tokens of an answer; None: as many as fit.
+        min_tokens: before these the bundle's stop tokens are not chosen.
+        stops: texts that end an answer.
+        stop_ids: tokens that end it, besides the bundle's.
+        ignores_stops: the bundle's stop tokens are never chosen.
+        has_stop: whether the answer has the text that ends it.
+    """
+
+    max_tokens: int | None
+    min_tokens: int
+    stops: tuple[str, ...]
+    stop_ids: tuple[int, ...]
+    ignores_stops: bool
+    has_stop: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """The messages of a chat, and how they become a prompt.
+
+    Attributes:
+        messages: as chat templates see them.
+        context: more variables of the template.
+        begins_answer: whether the prompt ends where an answer begins.
+        continues: the answer continues the last message.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    context: Mapping[str, Any]
+    begins_answer: bool
+    continues: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class TextRequest:
     """A request for answers."""
 
-    model: str
+    model: str  # "": the only one
     n: int  # answers to each prompt
-    max_tokens: int | None  # in an answer; None: as many as fit
-    stops: tuple[str, ...]  # texts that end an answer
+    ends: Ends
     sampling: Sampling
     has_scores: bool  # whether tokens have log probabilities
     is_stream: bool  # whether the answers are sent as they come
     has_usage: bool  # whether a stream ends with the usage
-    messages: Sequence[Mapping[str, Any]] | None = None  # those of a chat; None: `prompts`
+    skips_special: bool  # whether answers are without the text of special tokens
+    chat: Chat | None = None  # None: `prompts`
     prompts: Sequence[str | list[int]] = ()  # texts, or lists of token ids
-    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for the chat template
-    schema: Mapping[str, Any] | None = None  # that answers match, JSON then; None: any text
+    grammar: Grammar | None = None  # that answers match; None: any text
+    grammar_field: str = ""  # which has it
     cache_salt: str = ""  # only requests with the same one share prefixes
+    ignored: tuple[str, ...] = ()  # unknown fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,51 +229,88 @@ class EmbeddingRequest:
     texts: Sequence[str | list[int]]  # or token ids
     size: int | None  # only the first elements of embeddings; None: all
     is_packed: bool  # whether they are base64 of float32
+    ignored: tuple[str, ...] = ()  # unknown fields
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizeRequest:
+    """A request for the tokens of a text or a chat."""
+
+    model: str
+    prompt: str | Chat
+    has_start: bool  # whether a text gets the bundle's start token
+    ignored: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class DetokenizeRequest:
+    """A request for the text of tokens."""
+
+    model: str
+    tokens: list[int]
+    ignored: tuple[str, ...] = ()
 
 
 def embedding_request(body: Buffer) -> EmbeddingRequest:
     """Read a request of /v1/embeddings. Errors as `chat_request`."""
-    fields = _checked(body, _EMBEDDING, {"input"})
+    fields, ignored = _checked(body, _EMBEDDING, {"input"})
     return EmbeddingRequest(
-        fields["model"],
+        fields.get("model", ""),
         _prompts(fields["input"], "input", _MAX_TEXTS),
         fields.get("dimensions"),
         fields.get("encoding_format") == "base64",
+        ignored,
     )
+
+
+def tokenize_request(body: Buffer) -> TokenizeRequest:
+    """Read a request of /tokenize. Errors as `chat_request`."""
+    fields, ignored = _checked(body, _TOKENIZE)
+    if ("prompt" in fields) == ("messages" in fields):
+        raise ApiError("expected one of them", param="prompt and messages")
+    prompt = _chat(fields) if "messages" in fields else fields["prompt"]
+    has_start = fields.get("add_special_tokens", True)
+    return TokenizeRequest(fields.get("model", ""), prompt, has_start, ignored)
+
+
+def detokenize_request(body: Buffer) -> DetokenizeRequest:
+    """Read a request of /detokenize. Errors as `chat_request`."""
+    fields, ignored = _checked(body, _DETOKENIZE, {"tokens"})
+    return DetokenizeRequest(fields.get("model", ""), fields["tokens"], ignored)
 
 
 def chat_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/chat/completions. An ApiError, or a RequestError of invalid JSON."""
-    fields = _checked(body, _CHAT, {"messages"})
+    fields, ignored = _checked(body, _CHAT, {"messages"})
     limits = {n: fields[n] for n in ("max_completion_tokens", "max_tokens") if n in fields}
     if len(set(limits.values())) > 1:
         raise ApiError("give one of them, or the same number", param=" and ".join(limits))
     return _text_request(
         fields,
-        messages=[_message(m, f"messages[{i}]") for i, m in enumerate(fields["messages"])],
-        context=fields.get("chat_template_kwargs", {}),
-        max_tokens=next(iter(limits.values()), None),
+        next(iter(limits.values()), None),
+        chat=_chat(fields),
         has_scores=fields.get("logprobs", False),
-        schema=_schema(fields.get("response_format", {"type": "text"})),
+        ignored=ignored,
     )
 
 
 def completion_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/completions. Errors as `chat_request`."""
-    fields = _checked(body, _COMPLETION, {"prompt"})
+    fields, ignored = _checked(body, _COMPLETION, {"prompt"})
     return _text_request(
         fields,
+        fields.get("max_tokens", _COMPLETION_TOKENS),
         prompts=_prompts(fields["prompt"], "prompt", _MAX_PROMPTS),
-        max_tokens=fields.get("max_tokens", _COMPLETION_TOKENS),
         has_scores="logprobs" in fields,
+        ignored=ignored,
     )
 
 
 def _checked(
-    body: Buffer, known: Mapping[str, _Kind], required: Collection[str]
-) -> Mapping[str, Any]:
-    """The fields of a request that are not null, besides `model` those that are required."""
-    fields = {}
+    body: Buffer, known: Mapping[str, Kind], required: Collection[str] = ()
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The fields of a request that are not null, and the names of those that are unknown."""
+    fields, unknown = {}, []
     for name, value in parsed_object(body).items():
         if name in known:
             if value is not None:
@@ -264,51 +318,75 @@ def _checked(
         elif name in _NEUTRAL:
             _check_neutral(name, value)
         elif name not in _IGNORED:
-            raise ApiError(
-                f"unknown field; expected one of {', '.join(sorted(known))}",
-                param=shown(name).strip("'\""),
-                code="unknown_parameter",
-            )
-    for name, value in fields.items():
-        _check(known[name], value, name)
+            unknown.append(name)
     if b"\\u" in bytes(body):
         _check_texts(fields)
-    for name in (*required, "model"):
+    fields = {name: known[name].checked(value, name) for name, value in fields.items()}
+    for name in required:
         if name not in fields:
             raise ApiError("missing field", param=name, code="missing_required_parameter")
-    return fields
+    return fields, tuple(unknown)
 
 
-def _text_request(fields: Mapping[str, Any], **more: Any) -> TextRequest:
+def unknown_field(name: str) -> ApiError:
+    """Why a field that the server does not know is refused."""
+    return ApiError(
+        "unknown field (the server was started with --strict_fields)",
+        param=shown(name).strip("'\""),
+        code="unknown_parameter",
+    )
+
+
+def _text_request(fields: Mapping[str, Any], max_tokens: int | None, **more: Any) -> TextRequest:
     """The request with the fields that both endpoints have."""
-    stops, top_k = fields.get("stop", ()), fields.get("top_k")
-    is_stream, options = fields.get("stream", False), fields.get("stream_options")
-    if options is not None and not is_stream:
+    is_stream, options = fields.get("stream", False), fields.get("stream_options") or {}
+    if options and not is_stream:
         raise ApiError("expected only with stream: true", param="stream_options")
-    has_usage = (options or {}).get("include_usage", False)
+    has_usage = FLAG.checked(options.get("include_usage") or False, "stream_options.include_usage")
+    field, grammar = grammars.grammar(fields)
     return TextRequest(
-        model=fields["model"],
+        model=fields.get("model", ""),
         cache_salt=fields.get("cache_salt", ""),
         n=fields.get("n", 1),
-        stops=(stops,) if isinstance(stops, str) else tuple(stops),
-        sampling=Sampling(
-            fields.get("temperature"),
-            fields.get("top_p"),
-            None if top_k is None else max(top_k, 0),
-            fields.get("seed"),
-            fields.get("presence_penalty", 0.0),
-            fields.get("frequency_penalty", 0.0),
-        ),
+        ends=_ends(fields, max_tokens),
+        sampling=_sampling(fields),
         is_stream=is_stream,
-        has_usage=_check(_FLAG, has_usage, "stream_options.include_usage"),
+        has_usage=has_usage,
+        skips_special=fields.get("skip_special_tokens", False),
+        grammar=grammar,
+        grammar_field=field,
         **more,
     )
 
 
-def _check(kind: _Kind, value: Any, where: str) -> Any:
-    if not kind.has(value):
-        raise ApiError(f"expected {kind.expected}, got {shown(value)}", param=where)
-    return value
+def _ends(fields: Mapping[str, Any], max_tokens: int | None) -> Ends:
+    min_tokens = fields.get("min_tokens", 0)
+    if max_tokens is not None and min_tokens > max_tokens:
+        expected = f"expected at most max_tokens, {max_tokens}, got {min_tokens}"
+        raise ApiError(expected, param="min_tokens")
+    return Ends(
+        max_tokens,
+        min_tokens,
+        fields.get("stop", ()),
+        tuple(fields.get("stop_token_ids", ())),
+        fields.get("ignore_eos", False),
+        fields.get("include_stop_str_in_output", False),
+    )
+
+
+def _sampling(fields: Mapping[str, Any]) -> Sampling:
+    top_k = fields.get("top_k")
+    return Sampling(
+        temperature=fields.get("temperature"),
+        top_p=fields.get("top_p"),
+        top_k=None if top_k is None else max(top_k, 0),
+        seed=fields.get("seed"),
+        min_p=fields.get("min_p", 0.0),
+        presence_penalty=fields.get("presence_penalty", 0.0),
+        frequency_penalty=fields.get("frequency_penalty", 0.0),
+        repetition_penalty=fields.get("repetition_penalty", 1.0),
+        logit_bias=fields.get("logit_bias", {}),
+    )
 
 
 def _check_neutral(name: str, value: Any) -> None:
@@ -322,16 +400,7 @@ def _check_neutral(name: str, value: Any) -> None:
     )
 
 
-def _schema(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The schema that answers match; None: any text."""
-    kind = _check(_FORMAT, response_format.get("type"), "response_format.type")
-    if kind != "json_schema":
-        return {"type": "object"} if kind == "json_object" else None
-    named = _check(_OBJECT, response_format.get("json_schema"), "response_format.json_schema")
-    if named.get("schema") is None:
-        return {}  # any JSON matches
-    schema: dict[str, Any] = _check(_OBJECT, named["schema"], "response_format.json_schema.schema")
-    return schema
+# ---- texts
 
 
 def _check_texts(fields: Mapping[str, Any]) -> None:
@@ -373,9 +442,27 @@ def _check_text(text: str | int, place: Sequence[str | int]) -> None:
 # ---- messages and prompts
 
 
+def _chat(fields: Mapping[str, Any]) -> Chat:
+    context = dict(fields.get("chat_template_kwargs", {}))
+    if (effort := fields.get("reasoning_effort")) is not None:
+        context.setdefault("reasoning_effort", effort)
+        if effort == "none":
+            context.setdefault("enable_thinking", False)
+    messages = [_message(m, f"messages[{i}]") for i, m in enumerate(fields["messages"])]
+    continues = fields.get("continue_final_message", False)
+    begins_answer = fields.get("add_generation_prompt", not continues)
+    if continues and begins_answer:
+        raise ApiError("expected false with continue_final_message", param="add_generation_prompt")
+    if continues and messages[-1]["role"] != "assistant":
+        raise ApiError(
+            "expected the last message to be the assistant's", param="continue_final_message"
+        )
+    return Chat(messages, context, begins_answer, continues)
+
+
 def _message(message: Any, where: str) -> dict[str, Any]:
     """A message as chat templates see it."""
-    role = _check(_ROLE, _check(_OBJECT, message, where).get("role"), f"{where}.role")
+    role = _ROLE.checked(OBJECT.checked(message, where).get("role"), f"{where}.role")
     for name, value in message.items():
         if name not in _MESSAGE and value not in (None, [], ""):
             raise ApiError(
@@ -385,27 +472,27 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     checked = {"role": _ROLES[role], "content": [{"type": "text", "text": text} for text in parts]}
     for name in ("name", "reasoning_content"):
         if (text := message.get(name)) is not None:
-            checked[name] = _check(_STRING, text, f"{where}.{name}")
+            checked[name] = STRING.checked(text, f"{where}.{name}")
     return checked
 
 
 def _parts(content: Any, role: str, where: str) -> list[str]:
     if content is None and role == "assistant":
         return []
-    if isinstance(_check(_CONTENT, content, where), str):
+    if isinstance(_CONTENT.checked(content, where), str):
         return [content]
     return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
 
 
 def _part(part: Any, where: str) -> Any:
-    _check(_TEXT, _check(_OBJECT, part, where).get("type"), f"{where}.type")
-    return _check(_STRING, part.get("text"), f"{where}.text")
+    _TEXT.checked(OBJECT.checked(part, where).get("type"), f"{where}.type")
+    return STRING.checked(part.get("text"), f"{where}.text")
 
 
 def _prompts(value: Any, name: str, most: int) -> list[str | list[int]]:
     """One text or several, each a text or a list of token ids."""
     is_one = isinstance(value, str) or (
-        isinstance(value, list) and bool(value) and all(map(_is_integer, value))
+        isinstance(value, list) and bool(value) and all(map(is_integer, value))
     )
     prompts = [value] if is_one else value
     if not isinstance(prompts, list) or not 0 < len(prompts) <= most:
@@ -414,7 +501,9 @@ def _prompts(value: Any, name: str, most: int) -> list[str | list[int]]:
             f"{most} of these, got {shown(value)}",
             param=name,
         )
-    for number, prompt in enumerate(prompts):
-        where = name if is_one else f"{name}[{number}]"
-        _check(_IDS if isinstance(prompt, list) else _STRING, prompt, where)
-    return prompts
+    return [
+        (_PROMPT_IDS if isinstance(prompt, list) else STRING).checked(
+            prompt, name if is_one else f"{name}[{number}]"
+        )
+        for number, prompt in enumerate(prompts)
+    ]
