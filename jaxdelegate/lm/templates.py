@@ -148,6 +148,16 @@ class Renderer:
         other._may_show_lists = False
         return other
 
+    @functools.cached_property
+    def shows_tools(self) -> bool:
+        """Whether the template shows the variable `tools`."""
+        tool = {"type": "function", "function": {"name": _PROBE, "parameters": {}}}
+        user = {"role": "user", "content": _parts("other")}
+        try:
+            return _PROBE in self.render([user], {"tools": [tool]}, ends=True)
+        except ModelError:
+            return False
+
     def render(
         self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
     ) -> str:

@@ -290,13 +290,15 @@ def test_reasoning_is_separate(tmp_path: Path, served: Served) -> None:
     from jaxdelegate.lm.channels import ChannelReader
     from jaxdelegate.lm.text_stream import Part
     from jaxdelegate.serve.openai.batching import Delta
-    from jaxdelegate.serve.openai.responses import ChatForm, Usage
+    from jaxdelegate.serve.openai.responses import AnswerReader, ChatForm, Usage
 
     del tmp_path, served
     channel = Channel("thought", "<think>", "</think>", is_reasoning=True)
 
     def form() -> ChatForm:
-        return ChatForm("m", Usage([3]), [ChannelReader([channel], "<think>")], has_scores=False)
+        return ChatForm(
+            "m", Usage([3]), [AnswerReader(ChannelReader([channel], "<think>"))], has_scores=False
+        )
 
     texts = ["I ", "see</th", "ink>", "Yes", "."]
     deltas = [Delta(0, [Part(t, 0, None)], tokens=n) for n, t in enumerate(texts)]
@@ -579,12 +581,11 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "another model": ({"model": "gpt-4"}, 404, "model", "expected one of: 'tiny'"),
     "tensors": ({"model": "keywords"}, 404, "model", "it has tensors: see /v2/models"),
     "messages": ({"messages": "Hello"}, 400, "messages", "expected a list"),
-    "role": ({"messages": [{"role": "bot"}]}, 400, "messages[0].role", "expected one of system"),
-    "tool": (
-        {"messages": [{"role": "tool", "content": "x"}]},
+    "role": (
+        {"messages": [{"role": "bot"}]},
         400,
         "messages[0].role",
-        "got 'tool'",
+        "expected one of developer, system",
     ),
     "content": ({"messages": [{"role": "user"}]}, 400, "messages[0].content", "expected a string"),
     "image": (
@@ -602,8 +603,8 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "calls": (
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
         400,
-        "messages[0].tool_calls",
-        "not supported",
+        "messages[0].tool_calls[0].function",
+        "expected an object",
     ),
     "too long": (
         {"messages": [{"role": "user", "content": "x" * 200}]},
@@ -661,7 +662,7 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
         "response_format.json_schema.schema",
         "expected an object",
     ),
-    "functions": ({"tools": [{"type": "function"}]}, 400, "tools", "tools are not supported"),
+    "functions": ({"functions": [{"name": "f"}]}, 400, "functions", "use tools"),
     "top": ({"logprobs": True, "top_logprobs": 2}, 400, "top_logprobs", "only the chosen tokens"),
     "logprobs": ({"logprobs": 1}, 400, "logprobs", "true or false"),
     "bias": ({"logit_bias": {"5": 101}}, 400, "logit_bias", "from -100 to 100 by token id"),
@@ -1076,5 +1077,5 @@ def test_the_official_client(served: Served) -> None:
         with pytest.raises(openai.NotFoundError, match="does not exist"):
             client.chat.completions.create(**{**options, "model": "x"})
         with pytest.raises(openai.BadRequestError) as wrong:
-            client.chat.completions.create(**options, tools=[{"type": "function"}])
-        assert (wrong.value.param, wrong.value.code) == ("tools", "unsupported_parameter")
+            client.chat.completions.create(**options, functions=[{"name": "f"}])
+        assert (wrong.value.param, wrong.value.code) == ("functions", "unsupported_parameter")

@@ -140,7 +140,7 @@ class _Api:
     async def _answered(self, request: Request, read: ReadRequest) -> Response:
         prompts = await self._prepared(request, functools.partial(self._prompts, read))
         model, asked = prompts.model, prompts.request
-        if asked.grammar is not None:
+        if prompts.grammar is not None:
             await self._in_turn(request, self._schemas, lambda: self._constrain(prompts))
         jobs = prompts.jobs(client_of(request))
         answers = Answers(model.worker, jobs, model.settings.answer_timeout_s)
@@ -192,7 +192,8 @@ class _Api:
         request = tokenize_request(body)
         self._check_known(request.ignored)
         if isinstance(request.prompt, Chat):
-            text = rendered(self._ready_language_model(request.model), request.prompt)
+            model = self._ready_language_model(request.model)
+            text = rendered(model.tool_renderer(request.prompt), request.prompt)
             request = dataclasses.replace(request, prompt=text)
         return tokenization.tokens(self._ready(request.model), request)
 

@@ -17,11 +17,13 @@ from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.lm.tool_calls import syntax_of
+from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Job, TextBatcher
-from jaxdelegate.serve.openai.requests import Ends, Sampling, TextRequest
+from jaxdelegate.serve.openai.requests import Chat, Ends, Sampling, TextRequest
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.waiting import waiting
@@ -84,8 +86,14 @@ class LanguageModel(TextModel):
             owner=self._owner(client, asked.cache_salt),
             stops=self._stops(ends),
         )
-        text = TextStream(self.engine.tokenizer, ids, skips_special=asked.skips_special)
+        has_marks = asked.chat is not None and bool(asked.chat.tools.shown)
+        skips = asked.skips_special and not has_marks
+        text = TextStream(self.engine.tokenizer, ids, skips_special=skips)
         return Job(number, client, request, StoppedStream(text, ends.stops, ends.has_stop))
+
+    def tool_renderer(self, chat: Chat) -> ToolRenderer:
+        """Makes the text of a chat's messages, and of its tools."""
+        return ToolRenderer(self.renderer, self._syntax, chat.tools.shown)
 
     def _stops(self, ends: Ends) -> StopSequences | None:
         """Where answers end, if not as the bundle declares."""
@@ -159,6 +167,8 @@ class LanguageModel(TextModel):
         self._compiler = self.engine.new_background_compiler()
         close(self._compiler.close)
         self.renderer = self.engine.text.renderer().without_lists()
+        metadata = self.engine.text.metadata
+        self._syntax = syntax_of(metadata, metadata.template)
         with waiting(f"{self.name} is being compiled, and not ready before"):
             self._warm_up(self.engine)
         self.worker.memory = self._memory(self.engine)

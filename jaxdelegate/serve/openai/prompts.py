@@ -12,13 +12,24 @@ from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.messages import text_of
+from jaxdelegate.lm.tool_calls import ToolReader
+from jaxdelegate.lm.tool_grammars import tool_grammar
+from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.serve.clients import Client, shown
 from jaxdelegate.serve.openai.batching import Job
 from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.requests import Chat, EmbeddingRequest, TextRequest
-from jaxdelegate.serve.openai.responses import ChatForm, CompletionForm, Form, Usage, embeddings
+from jaxdelegate.serve.openai.responses import (
+    AnswerReader,
+    ChatForm,
+    CompletionForm,
+    Form,
+    Usage,
+    embeddings,
+)
 from jaxdelegate.serve.openai.text_model import TextModel
+from jaxdelegate.serve.openai.tools import Tools
 from jaxdelegate.text import printable
 
 
@@ -30,7 +41,8 @@ class Prompts:
         self.model, self.request = model, request
         self._check_count()
         self._constraint: Constraint | None = None
-        text = "" if request.chat is None else rendered(model, request.chat)
+        self.grammar = request.grammar
+        text = "" if request.chat is None else self._rendered(request.chat)
         texts = request.prompts if request.chat is None else [text]
         self._prompts = [model.engine.prompt_ids(prompt) for prompt in texts]
         param = "prompt" if request.chat is None else "messages"
@@ -38,6 +50,23 @@ class Prompts:
             _check_ids(ids, model.max_model_len - 1, model.vocabulary, param)
         self._check_tokens()
         self.form = self._form(text)
+
+    def _rendered(self, chat: Chat) -> str:
+        renderer = self.model.tool_renderer(chat)
+        self._syntax, tools = renderer.syntax, chat.tools
+        if tools.is_required or (tools.shown and (tools.is_strict or self.grammar is not None)):
+            try:
+                self.grammar = tool_grammar(
+                    self._syntax,
+                    tools.callable,
+                    self.model.engine.tokenizer,
+                    has_text=not tools.is_required,
+                    most=tools.most,
+                    otherwise=self.grammar,
+                )
+            except OptionError as error:
+                raise ApiError(str(error), param=self.request.grammar_field) from None
+        return rendered(renderer, chat)
 
     def _check_tokens(self) -> None:
         asked, most = self.request, self.model.vocabulary
@@ -62,17 +91,30 @@ class Prompts:
         usage = Usage([len(ids) for ids in self._prompts])
         if request.chat is None:
             return CompletionForm(name, usage, has_scores=request.has_scores)
-        channels = self.model.engine.text.metadata.channels if request.grammar is None else ()
-        readers = [ChannelReader(channels, text) for _ in range(request.n)]
-        return ChatForm(name, usage, readers, has_scores=request.has_scores)
+        tools = request.chat.tools
+        is_text = self.grammar is None or (request.grammar is None and not tools.is_required)
+        channels = self.model.engine.text.metadata.channels if is_text else ()
+        readers = [
+            AnswerReader(ChannelReader(channels, text), self._tool_reader(tools))
+            for _ in range(request.n)
+        ]
+        return ChatForm(
+            name, usage, readers, has_scores=request.has_scores, is_named=tools.is_named
+        )
+
+    def _tool_reader(self, tools: Tools) -> ToolReader | None:
+        if not tools.shown:
+            return None
+        return ToolReader(self._syntax, {f["name"] for f in tools.callable}, tools.most)
 
     def constrain(self) -> None:
         """Compile the grammar, which the request has; it may take seconds."""
-        assert self.request.grammar is not None
+        assert self.grammar is not None
         try:
-            self._constraint = self.model.engine.text.constraint(self.request.grammar)
+            self._constraint = self.model.engine.text.constraint(self.grammar)
         except OptionError as error:
-            raise ApiError(printable(str(error)), param=self.request.grammar_field) from None
+            param = self.request.grammar_field or "tools"
+            raise ApiError(printable(str(error)), param=param) from None
 
     def jobs(self, client: Client) -> list[Job]:
         """The sequences to generate, `n` for each prompt."""
@@ -107,10 +149,10 @@ class Texts:
         return embeddings(self.model.name, tokens, vectors, is_packed=is_packed)
 
 
-def rendered(model: LanguageModel, chat: Chat) -> str:
+def rendered(renderer: ToolRenderer, chat: Chat) -> str:
     """The prompt of a chat. An ApiError: the template refuses the messages."""
     try:
-        text = model.renderer.render(chat.messages, chat.context, ends=chat.begins_answer)
+        text = renderer.render(chat.messages, chat.context, ends=chat.begins_answer)
     except ModelError as error:  # it begins with the bundle's path
         problem = str(error).rpartition("chat template: ")[2]
         raise ApiError(f"the chat template fails: {problem}", param="messages") from None

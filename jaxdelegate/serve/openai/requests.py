@@ -8,7 +8,7 @@ from typing import Any
 from jaxdelegate.lm.constraints import Grammar
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer, parsed_object
-from jaxdelegate.serve.openai import grammars
+from jaxdelegate.serve.openai import grammars, tools
 from jaxdelegate.serve.openai.fields import (
     ANY,
     BIASES,
@@ -24,6 +24,7 @@ from jaxdelegate.serve.openai.fields import (
     one_of,
     texts,
 )
+from jaxdelegate.serve.openai.tools import Tools
 from jaxdelegate.text import shortened
 
 MAX_JSON_BYTES = 4 << 20  # limits a request; Python's objects may take 30 times as much
@@ -36,7 +37,7 @@ _MAX_PROMPTS = 128
 _MAX_TEXTS = 2048  # OpenAI's, of embeddings
 _COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}
 _ROLE = one_of(*_ROLES)
 _CONTEXT = Kind(
     "an object without the names messages and add_generation_prompt",
@@ -82,6 +83,7 @@ _COMMON: Mapping[str, Kind] = {
 }
 _CHAT: Mapping[str, Kind] = {
     **_COMMON,
+    **tools.FIELDS,
     "add_generation_prompt": FLAG,
     "chat_template_kwargs": _CONTEXT,
     "continue_final_message": FLAG,
@@ -113,7 +115,7 @@ _TOKENIZE: Mapping[str, Kind] = {
     "model": STRING,
     "prompt": STRING,
     **{name: _CHAT[name] for name in ("add_generation_prompt", "chat_template_kwargs")},
-    **{name: _CHAT[name] for name in ("continue_final_message", "messages")},
+    **{name: _CHAT[name] for name in ("continue_final_message", "messages", "tools")},
 }
 _DETOKENIZE: Mapping[str, Kind] = {"model": STRING, "tokens": IDS}
 
@@ -121,23 +123,19 @@ _DETOKENIZE: Mapping[str, Kind] = {"model": STRING, "tokens": IDS}
 _IGNORED = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"}
 _IGNORED |= {"service_tier", "store", "user"}
 # Fields that are accepted with these values only, and why.
-_NO_TOOLS = "tools are not supported"
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), "the model generates text only"),
     "allowed_token_ids": ((), "use structured_outputs"),
     "bad_words": (([],), "use logit_bias"),
     "best_of": ((1,), "use n"),
     "echo": ((False,), "answers do not have the prompt"),
-    "function_call": (("none", "auto"), _NO_TOOLS),
-    "functions": (([],), _NO_TOOLS),
+    "function_call": (("none", "auto"), "use tool_choice"),
+    "functions": (([],), "use tools"),
     "length_penalty": ((1, 1.0), "beam search is not supported"),
     "modalities": ((["text"],), "the model generates text only"),
-    "parallel_tool_calls": ((True, False), _NO_TOOLS),
     "prediction": ((), "predicted outputs are not supported"),
     "prompt_logprobs": ((), "only tokens of answers have log probabilities"),
     "suffix": (("",), "text before a suffix is not supported"),
-    "tool_choice": (("none", "auto"), _NO_TOOLS),
-    "tools": (([],), _NO_TOOLS),
     "top_logprobs": ((0,), "only the chosen tokens have log probabilities"),
     "truncate_prompt_tokens": ((), "prompts are not cut"),
     "use_beam_search": ((False,), "beam search is not supported"),
@@ -145,7 +143,8 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "web_search_options": ((), "the server has no web search"),
 }
 # Fields of messages; the others must be empty.
-_MESSAGE = frozenset(("role", "content", "name", "reasoning_content", "channels"))
+_MESSAGE = {"role", "content", "name", "reasoning_content", "channels", "refusal", "annotations"}
+_MESSAGE |= {"tool_calls", "tool_call_id"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,12 +192,14 @@ class Chat:
         context: more variables of the template.
         begins_answer: whether the prompt ends where an answer begins.
         continues: the answer continues the last message.
+        tools: what the answer may call.
     """
 
     messages: Sequence[Mapping[str, Any]]
     context: Mapping[str, Any]
     begins_answer: bool
     continues: bool
+    tools: Tools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -457,7 +458,7 @@ def _chat(fields: Mapping[str, Any]) -> Chat:
         raise ApiError(
             "expected the last message to be the assistant's", param="continue_final_message"
         )
-    return Chat(messages, context, begins_answer, continues)
+    return Chat(tools.with_names(messages), context, begins_answer, continues, tools.tools(fields))
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
@@ -469,8 +470,15 @@ def _message(message: Any, where: str) -> dict[str, Any]:
                 f"not supported, got {shown(value)}", param=f"{where}.{shown(name)[1:-1]}"
             )
     parts = _parts(message.get("content"), role, f"{where}.content")
-    checked = {"role": _ROLES[role], "content": [{"type": "text", "text": text} for text in parts]}
-    for name in ("name", "reasoning_content"):
+    checked: dict[str, Any] = {
+        "role": _ROLES[role],
+        "content": [{"type": "text", "text": text} for text in parts],
+    }
+    if message.get("tool_calls"):
+        if role != "assistant":
+            raise ApiError("expected only in the assistant's", param=f"{where}.tool_calls")
+        checked["tool_calls"] = tools.called(message["tool_calls"], f"{where}.tool_calls")
+    for name in ("name", "reasoning_content", "tool_call_id"):
         if (text := message.get(name)) is not None:
             checked[name] = STRING.checked(text, f"{where}.{name}")
     return checked

@@ -6,13 +6,14 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.text_stream import Part
+from jaxdelegate.lm.tool_calls import Call, ToolReader
 from jaxdelegate.serve.openai.batching import Delta
 
 DONE = b"data: [DONE]\n\n"
@@ -119,26 +120,80 @@ class Form(abc.ABC):
         """The choices of a stream's chunks for one delta."""
 
 
+class AnswerReader:
+    """Splits an answer into its text, its reasoning and its calls of tools."""
+
+    def __init__(self, channels: ChannelReader, tools: ToolReader | None = None) -> None:
+        self._channels, self._tools = channels, tools
+        self.call_count = 0
+
+    def add(self, text: str, *, is_last: bool) -> tuple[dict[str, str], list[dict[str, Any]]]:
+        """The new text of each field of a message, and its new calls, by what this text completes.
+
+        What channels say is reasoning.
+        """
+        texts, calls = dict[str, str](), list[dict[str, Any]]()
+        pieces = [*self._channels.add(text), *(self._channels.end() if is_last else ())]
+        for channel, piece in pieces:
+            if channel is not None:
+                texts[_REASONING] = texts.get(_REASONING, "") + piece
+            else:
+                self._take(piece, texts, calls, is_last=False)
+        if is_last:
+            self._take("", texts, calls, is_last=True)
+        return texts, calls
+
+    def _take(
+        self, text: str, texts: dict[str, str], calls: list[dict[str, Any]], *, is_last: bool
+    ) -> None:
+        if self._tools is None:
+            found: Iterable[str | Call] = (text,)
+        else:
+            found = self._tools.end() if is_last else self._tools.add(text)
+        for piece in found:
+            if isinstance(piece, Call):
+                calls.append(self._call(piece))
+            elif piece:
+                texts["content"] = texts.get("content", "") + piece
+
+    def _call(self, call: Call) -> dict[str, Any]:
+        index, self.call_count = self.call_count, self.call_count + 1
+        arguments = json.dumps(call.arguments, ensure_ascii=False)
+        function = {"name": call.name, "arguments": arguments}
+        identity = f"call_{uuid.uuid4().hex[:24]}"
+        return {"index": index, "id": identity, "type": "function", "function": function}
+
+
 class ChatForm(Form):
     """Responses of /v1/chat/completions."""
 
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
     def __init__(
-        self, model: str, usage: Usage, readers: Sequence[ChannelReader], *, has_scores: bool
+        self,
+        model: str,
+        usage: Usage,
+        readers: Sequence[AnswerReader],
+        *,
+        has_scores: bool,
+        is_named: bool = False,
     ) -> None:
-        """`readers` find the parts of each sequence that are not its answer."""
+        """`readers`: of each sequence; `is_named`: the request names the tool that is called."""
         super().__init__(model, usage, has_scores=has_scores)
-        self._readers, self._begun = readers, set[int]()
+        self._readers, self._is_named, self._begun = readers, is_named, set[int]()
 
     def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
         """The message of a sequence."""
-        text = self._texts(index, parts, is_last=True)
+        texts, calls = self._read(index, parts, is_last=True)
+        message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None, **texts}
+        if calls:
+            calls = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
+            message |= {"content": texts.get("content"), "tool_calls": calls}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "", "refusal": None, **text},
+            "message": message,
             "logprobs": self._logprobs(parts),
-            "finish_reason": reason,
+            "finish_reason": self._reason(index, reason),
         }
 
     def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
@@ -148,11 +203,18 @@ class ChatForm(Form):
             self._begun.add(index)
             yield self._chunk(index, {"role": "assistant", "content": ""}, None)
         reason = delta.finish_reason
-        text = self._texts(index, delta.parts, is_last=reason is not None)
-        if text or (self._has_scores and delta.parts):
-            yield self._chunk(index, text, None, self._logprobs(delta.parts))
+        texts, calls = self._read(index, delta.parts, is_last=reason is not None)
+        if texts or (self._has_scores and delta.parts):
+            yield self._chunk(index, texts, None, self._logprobs(delta.parts))
+        for call in calls:
+            yield self._chunk(index, {"tool_calls": [call]}, None)
         if reason is not None:
-            yield self._chunk(index, {}, reason)
+            yield self._chunk(index, {}, self._reason(index, reason))
+
+    def _reason(self, index: int, reason: str | None) -> str | None:
+        """Why a sequence ended; calls of tools are a reason of their own, but a named one's."""
+        has_calls = reason == "stop" and self._readers[index].call_count
+        return "tool_calls" if has_calls and not self._is_named else reason
 
     def _chunk(
         self,
@@ -163,14 +225,11 @@ class ChatForm(Form):
     ) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
-    def _texts(self, index: int, parts: Sequence[Part], *, is_last: bool) -> dict[str, str]:
-        """The answer's and the reasoning's new text; what channels say is reasoning."""
-        reader, texts = self._readers[index], dict[str, str]()
-        pieces = [*reader.add("".join(part.text for part in parts))]
-        for channel, text in (*pieces, *(reader.end() if is_last else ())):
-            name = "content" if channel is None else _REASONING
-            texts[name] = texts.get(name, "") + text
-        return texts
+    def _read(
+        self, index: int, parts: Sequence[Part], *, is_last: bool
+    ) -> tuple[dict[str, str], list[dict[str, Any]]]:
+        text = "".join(part.text for part in parts)
+        return self._readers[index].add(text, is_last=is_last)
 
     def _logprobs(self, parts: Sequence[Part]) -> dict[str, Any] | None:
         if not self._has_scores:

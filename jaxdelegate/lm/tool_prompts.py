@@ -1,0 +1,75 @@
+"""Prompts that describe tools: by the template where it shows them, else in a message."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.lm.messages import text_of
+from jaxdelegate.lm.templates import JsonMessage, Renderer
+from jaxdelegate.lm.tool_calls import Call, ToolSyntax, as_text
+
+_FUNCTIONS = """You may call these functions:
+{tools}
+To call some, answer with nothing but an object of JSON for each:
+{{"name": "...", "{arguments}": {{...}}}}"""
+
+
+class ToolRenderer:
+    """Renders messages with tools.
+
+    Attributes:
+        syntax: how the model writes calls: as JSON where the template shows no tools.
+    """
+
+    def __init__(
+        self, renderer: Renderer, syntax: ToolSyntax, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """`syntax`: of the calls that the template shows; `tools`: in OpenAI's form."""
+        self._renderer, self._tools = renderer, list(tools)
+        self.syntax = syntax if renderer.shows_tools else ToolSyntax()
+
+    def render(
+        self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
+    ) -> str:
+        """See `ChatTemplate`; `tool_calls` of messages have arguments as objects."""
+        renderer = self._renderer
+        if renderer.shows_tools:
+            more = {"tools": self._tools} if self._tools else {}
+            return renderer.render(messages, {**context, **more}, ends=ends)
+        plain = [*map(self._plain, messages)]
+        if not self._tools:
+            return renderer.render(plain, context, ends=ends)
+        shown = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in self._tools)
+        text = _FUNCTIONS.format(tools=shown, arguments=self.syntax.arguments)
+        try:
+            return renderer.render(_with_text(plain, "system", text), context, ends=ends)
+        except ModelError:  # some templates have no system messages
+            return renderer.render(_with_text(plain, "user", text), context, ends=ends)
+
+    def _plain(self, message: JsonMessage) -> JsonMessage:
+        """A message without calls, or results of tools, for a template that does not show them."""
+        if message["role"] == "tool":
+            name = message.get("name") or "the function"
+            return _said("user", f"Result of {name}:\n{text_of(message)}")
+        if calls := message.get("tool_calls"):
+            written = [Call(c["function"]["name"], c["function"]["arguments"]) for c in calls]
+            both = filter(None, (text_of(message), as_text(self.syntax, written)))
+            return _said("assistant", "\n".join(both))
+        return message
+
+
+def _with_text(messages: Sequence[JsonMessage], role: str, text: str) -> list[JsonMessage]:
+    """Messages with a text before what the first one of a role says, if that is the first one."""
+    first = messages[0]
+    if first["role"] == role:
+        return [_said(role, f"{text}\n\n{text_of(first)}"), *messages[1:]]
+    if role == "system":
+        return [_said(role, text), *messages]
+    place = next((i for i, m in enumerate(messages) if m["role"] == role), 0)
+    before = messages[:place]
+    return [*before, _said(role, f"{text}\n\n{text_of(messages[place])}"), *messages[place + 1 :]]
+
+
+def _said(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text}]}
