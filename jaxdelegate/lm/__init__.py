@@ -1,15 +1,17 @@
 """Language models: text generation and embeddings from bundles, as with `litert_lm`.
 
 `from jaxdelegate import lm as litert_lm` replaces `import litert_lm`: the classes below have the
-names, arguments and results of that package, for text.
+names, arguments and results of that package, for text and tools.
 """
 
 from jaxdelegate.lm.benchmark import Benchmark
 from jaxdelegate.lm.completions import BenchmarkInfo, Completion, Responses
 from jaxdelegate.lm.configs import (
     Backend,
+    ConstrainedDecodingConfig,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
+    ResponseFormat,
     SamplerConfig,
     SuppressTokensConfig,
     ThinkingConfig,
@@ -20,8 +22,9 @@ from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, Input
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.inputs import empty_caches, step_inputs
 from jaxdelegate.lm.logs import LogSeverity, set_min_log_severity
-from jaxdelegate.lm.messages import Content, Contents, Message, Role
+from jaxdelegate.lm.messages import Content, Contents, Message, Role, ToolCall
 from jaxdelegate.lm.session import Session
+from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_from_function
 from jaxdelegate.lm.unsupported import missing
 
 AbstractBenchmark, AbstractConversation = Benchmark, Conversation
@@ -36,6 +39,7 @@ __all__ = [
     "Benchmark",
     "BenchmarkInfo",
     "Completion",
+    "ConstrainedDecodingConfig",
     "Content",
     "Contents",
     "Conversation",
@@ -48,15 +52,20 @@ __all__ = [
     "Message",
     "NoRepeatNgramConfig",
     "RepetitionPenaltyConfig",
+    "ResponseFormat",
     "Responses",
     "Role",
     "SamplerConfig",
     "Session",
     "SuppressTokensConfig",
     "ThinkingConfig",
+    "Tool",
+    "ToolCall",
+    "ToolEventHandler",
     "empty_caches",
     "set_min_log_severity",
     "step_inputs",
+    "tool_from_function",
 ]
 
 

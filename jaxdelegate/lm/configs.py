@@ -1,9 +1,10 @@
 """How an engine runs and how tokens are chosen: the configurations of `litert_lm`."""
 
 import dataclasses
+import json
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from jaxdelegate.errors import OptionError
 
@@ -176,6 +177,49 @@ class SuppressTokensConfig:
         for token in self.suppress_tokens or ():
             if token < 0:
                 raise OptionError(f"suppress_tokens: expected ids of at least 0, got {token}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ResponseFormat:
+    """What an answer matches: `ResponseFormat.json(schema)`, `ResponseFormat.regex(pattern)`.
+
+    Attributes:
+        type: one of `Type`.
+        schema_or_pattern: the schema in JSON, or the regular expression.
+    """
+
+    class Type:
+        """Kinds of formats."""
+
+        NONE, REGEX, JSON_OBJECT = range(3)
+
+    type: int
+    schema_or_pattern: str
+
+    @classmethod
+    def json(cls, schema: Mapping[str, Any] | str) -> Self:
+        """JSON that matches a schema. A ValueError: the text is not JSON."""
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        json.loads(text)
+        return cls(cls.Type.JSON_OBJECT, text)
+
+    @classmethod
+    def regex(cls, pattern: str) -> Self:
+        """A text that matches a regular expression."""
+        return cls(cls.Type.REGEX, pattern)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstrainedDecodingConfig:
+    """Whether calls of tools match their schemas.
+
+    Attributes:
+        enable: whether they do. A `ResponseFormat` needs no such configuration here.
+        provider: without effect: llguidance is the only one.
+    """
+
+    enable: bool = True
+    provider: object = None
 
 
 def output_limit(max_output_tokens: int | None) -> int | None:

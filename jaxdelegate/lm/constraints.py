@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.configs import ResponseFormat
 from jaxdelegate.lm.schema_checks import GRAMMAR, check_grammar, refused
 from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.optional import is_failure, optional_module
@@ -34,6 +35,14 @@ class Grammar(NamedTuple):
     def json(cls, schema: Mapping[str, Any] | str) -> Self:
         """JSON that matches a schema. An OptionError: it is not JSON."""
         return cls("json_schema", schema if isinstance(schema, str) else _json(schema))
+
+    @classmethod
+    def of(cls, form: ResponseFormat | None) -> Self | None:
+        """That of a format; None: any text."""
+        if form is None or form.type == ResponseFormat.Type.NONE:
+            return None
+        is_regex = form.type == ResponseFormat.Type.REGEX
+        return cls("regex" if is_regex else "json_schema", form.schema_or_pattern)
 
     @classmethod
     def choice(cls, texts: Sequence[str]) -> Self:

@@ -3,30 +3,42 @@
 Source: LiteRT-LM 0.18 (runtime/conversation/conversation.cc).
 """
 
+import collections
 import dataclasses
+import itertools
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.channels import ChannelReader, Found
 from jaxdelegate.lm.completions import BenchmarkInfo, Timing
 from jaxdelegate.lm.configs import (
+    ConstrainedDecodingConfig,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
+    ResponseFormat,
     SamplerConfig,
     SuppressTokensConfig,
     ThinkingConfig,
     output_limit,
 )
-from jaxdelegate.lm.messages import Contents, Message, sent, stated
+from jaxdelegate.lm.constraints import Constraint, Grammar
+from jaxdelegate.lm.messages import Contents, Message, ToolCall, sent, stated
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.session import Answer
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_processor import TextProcessor
+from jaxdelegate.lm.tool_calls import Call, ToolReader, syntax_of
+from jaxdelegate.lm.tool_grammars import tool_grammar
+from jaxdelegate.lm.tool_prompts import ToolRenderer
+from jaxdelegate.lm.tools import Tool, ToolEventHandler
 from jaxdelegate.lm.unsupported import refuse
+
+LOGGER = logging.getLogger("jaxdelegate")
 
 _REASONING = "reasoning_content"  # the key of LiteRT-LM and of many templates
 
@@ -44,6 +56,10 @@ class Settings:
     thinking: ThinkingConfig | None = None
     forgets_channels: bool = True
     chat_template: str | None = None
+    tools: Mapping[str, Tool] = dataclasses.field(default_factory=dict)
+    tool_event_handler: ToolEventHandler | None = None
+    automatic_tool_calling: bool = True
+    constrained_decoding_config: ConstrainedDecodingConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +71,15 @@ class _Prompt:
     is_continued: bool  # whether the tokens so far stay as they are
 
 
+class _Asked(NamedTuple):
+    """How a message is answered."""
+
+    thinking: Mapping[str, Any]
+    limit: int | None
+    params: SamplingParams
+    grammar: Grammar | None
+
+
 class Conversation:
     """Messages in, messages out; `Engine.create_conversation` creates it.
 
@@ -62,10 +87,7 @@ class Conversation:
     from another one.
     """
 
-    # Of `litert_lm`, not supported.
-    tools: Sequence[Any] = ()
-    automatic_tool_calling = True
-    tool_event_handler = lora_config = constrained_decoding_config = None
+    lora_config = None  # of `litert_lm`, not supported
 
     def __init__(
         self,
@@ -76,7 +98,12 @@ class Conversation:
         init_seconds: float,
     ) -> None:
         """Use `Engine.create_conversation`."""
-        self._text, self._renderer, self._settings = text, renderer, settings
+        self._text, self._settings = text, settings
+        template = (
+            text.metadata.template if settings.chat_template is None else settings.chat_template
+        )
+        self._tools = [tool.get_tool_description() for tool in settings.tools.values()]
+        self._renderer = ToolRenderer(renderer, syntax_of(text.metadata, template), self._tools)
         self._preface = [stated(m, "create_conversation") for m in settings.messages]
         self._history: list[dict[str, Any]] = []
         self._runner: ModelRunner | None = runner
@@ -84,6 +111,7 @@ class Conversation:
         self._ids: list[int] = []
         self._cancelled = threading.Event()
         self._info: BenchmarkInfo | None = None
+        self._last = Message.model()  # the last answer, also one that was cancelled
 
     # ---- messages
 
@@ -106,6 +134,26 @@ class Conversation:
     def thinking_config(self) -> ThinkingConfig | None:
         """Whether the template asks the model to think."""
         return self._settings.thinking
+
+    @property
+    def tools(self) -> list[Tool]:
+        """What the model may call."""
+        return [*self._settings.tools.values()]
+
+    @property
+    def tool_event_handler(self) -> ToolEventHandler | None:
+        """Sees calls and results of tools."""
+        return self._settings.tool_event_handler
+
+    @property
+    def automatic_tool_calling(self) -> bool:
+        """Whether the conversation calls tools itself."""
+        return self._settings.automatic_tool_calling
+
+    @property
+    def constrained_decoding_config(self) -> ConstrainedDecodingConfig | None:
+        """Whether calls match the schemas of their tools."""
+        return self._settings.constrained_decoding_config
 
     @property
     def sampler_config(self) -> SamplerConfig | None:
@@ -132,6 +180,7 @@ class Conversation:
         suppress_tokens_config: SuppressTokensConfig | None = None,
         max_output_tokens: int | None = None,
         thinking_config: ThinkingConfig | None = None,
+        response_format: ResponseFormat | None = None,
         **unsupported: Any,
     ) -> Message:
         """Send a message, and return the model's answer.
@@ -143,6 +192,8 @@ class Conversation:
             suppress_tokens_config: forbids tokens.
             max_output_tokens: of this answer; None: as in `create_conversation`.
             thinking_config: for this answer; None: as in `create_conversation`.
+            response_format: what the answer matches. While tools are called automatically, it is
+                for the answers to their results only, as in LiteRT-LM.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Returns:
@@ -151,8 +202,10 @@ class Conversation:
 
         Raises:
             ModelError: the chat template is damaged, or refuses the message.
-            OptionError: the message has something else than text.
-            GenerationError: the conversation gets too long, or is closed.
+            OptionError: the message has something else than text and results of tools, or
+                llguidance refuses the format.
+            GenerationError: the conversation gets too long, or is closed; no answer matches the
+                format.
         """
         parts = self.send_message_async(
             message,
@@ -161,9 +214,11 @@ class Conversation:
             suppress_tokens_config=suppress_tokens_config,
             max_output_tokens=max_output_tokens,
             thinking_config=thinking_config,
+            response_format=response_format,
             **unsupported,
         )
-        return _joined(list(parts))
+        collections.deque(parts, maxlen=0)
+        return self._last
 
     def send_message_async(
         self,
@@ -174,13 +229,15 @@ class Conversation:
         suppress_tokens_config: SuppressTokensConfig | None = None,
         max_output_tokens: int | None = None,
         thinking_config: ThinkingConfig | None = None,
+        response_format: ResponseFormat | None = None,
         **unsupported: Any,
     ) -> Iterator[Message]:
         """Send a message, and yield the parts of the answer as they come.
 
-        A part has text in `contents` or in one of `channels`. The message and its answer belong to
-        the conversation when the answer has ended; if it is cancelled, or the iterator is closed,
-        neither does. Arguments and errors as `send_message`.
+        A part has text in `contents` or in one of `channels`, or `tool_calls` if tools are not
+        called automatically; if they are, the text of all answers comes. A message and its answer
+        belong to the conversation when the answer has ended; if it is cancelled, or the iterator is
+        closed, neither does. Arguments and errors as `send_message`.
         """
         refuse("send_message", unsupported)
         self._open()
@@ -195,12 +252,13 @@ class Conversation:
             max_output_tokens = self._settings.max_output_tokens
         limit = output_limit(max_output_tokens)
         self._cancelled.clear()
-        return self._answered(own, thinking, limit, params)
+        asked = _Asked(thinking, limit, params, Grammar.of(response_format))
+        return self._exchanged([own], asked)
 
     def render_message_to_string(self, message: AnyMessage) -> str:
         """The text that a message would add to the conversation. Errors as `send_message`."""
         own = sent(message, "render_message_to_string")
-        return self._prompt(own, self._thinking(None)).new
+        return self._prompt([own], self._thinking(None)).new
 
     def cancel_process(self) -> None:
         """End the answer that is being generated, after the tokens that the device computes now."""
@@ -233,15 +291,15 @@ class Conversation:
             )
         return {"enable_thinking": config.enable_thinking}
 
-    def _prompt(self, message: dict[str, Any], thinking: Mapping[str, Any]) -> _Prompt:
-        """What a message adds to the rendered conversation.
+    def _prompt(self, new: Sequence[dict[str, Any]], thinking: Mapping[str, Any]) -> _Prompt:
+        """What messages add to the rendered conversation.
 
         A template may render earlier messages differently after another one, for example without
         their reasoning. Then the whole conversation is read again, where LiteRT-LM fails.
         """
         context = {**thinking, **self._settings.extra_context}
         so_far = [*self._preface, *self._history]
-        whole = self._renderer.render([*so_far, message], context, ends=True)
+        whole = self._renderer.render([*so_far, *new], context, ends=True)
         if not self._history:
             return _Prompt("", whole, is_continued=False)
         before = self._renderer.render(so_far, context, ends=False)
@@ -259,15 +317,53 @@ class Conversation:
 
     # ---- answers
 
+    def _exchanged(self, messages: list[dict[str, Any]], asked: "_Asked") -> Iterator[Message]:
+        """Answers, until one calls no tool that runs."""
+        is_automatic = self._settings.automatic_tool_calling and bool(self._tools)
+        while messages:
+            is_result = messages[0]["role"] == "tool"
+            grammar = asked.grammar if is_result or not is_automatic else None
+            yield from self._answered(messages, asked, self._constraint(grammar))
+            calls = self._last.tool_calls
+            messages = []
+            if is_automatic and not self._cancelled.is_set():
+                messages = self._results(calls)
+
+    def _constraint(self, grammar: Grammar | None) -> Constraint | None:
+        config = self._settings.constrained_decoding_config
+        if self._tools and config is not None and config.enable:
+            functions = [tool["function"] for tool in self._tools]
+            syntax, tokenizer = self._renderer.syntax, self._text.tokenizer
+            grammar = tool_grammar(syntax, functions, tokenizer, has_text=True, otherwise=grammar)
+        return None if grammar is None else self._text.constraint(grammar)
+
+    def _results(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
+        """Run tools; a message with the result of each call that is approved."""
+        results, handler = [], self._settings.tool_event_handler
+        for call in calls:
+            if handler is not None and not handler.approve_tool_call(call):
+                continue
+            name = call["function"]["name"]
+            result = self._result(name, call["function"]["arguments"])
+            if handler is not None:
+                result = handler.process_tool_response(result)
+            response = {"type": "tool_response", "name": name, "response": result}
+            results.append({"role": "tool", "content": [response]})
+        return results
+
+    def _result(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """What a tool returns; the model reads its errors, too, as in LiteRT-LM."""
+        try:
+            return self._settings.tools[name].execute(arguments)
+        except Exception as error:
+            LOGGER.exception("the tool %s failed", name)
+            return f"Error: {error}"
+
     def _answered(
-        self,
-        message: dict[str, Any],
-        thinking: Mapping[str, Any],
-        limit: int | None,
-        params: SamplingParams,
+        self, messages: list[dict[str, Any]], asked: "_Asked", constraint: Constraint | None
     ) -> Iterator[Message]:
         runner, began = self._open(), time.perf_counter()
-        prompt = self._prompt(message, thinking)
+        prompt = self._prompt(messages, asked.thinking)
         ids = self._tokens(prompt)
         reading = time.perf_counter()
         runner.graph.check(ids, has_answer=True)
@@ -275,14 +371,12 @@ class Conversation:
         runner.cache.wait()
         read = time.perf_counter()
         answer, parts = Answer(self._text, runner, self._cancelled), list[Message]()
-        reader = ChannelReader(self._text.metadata.channels, prompt.new)
-        for text in answer.parts(limit, params):
-            for part in map(_part, reader.add(text)):
-                parts.append(part)
-                yield part
-        for part in map(_part, reader.end()):
+        texts = answer.parts(asked.limit, asked.params, constraint)
+        for part in self._parts(texts, prompt.new):
             parts.append(part)
-            yield part
+            if not (part.tool_calls and self._settings.automatic_tool_calling):
+                yield part
+        self._last = _joined(parts)
         timing = Timing(
             began=began,
             reading=reading,
@@ -295,7 +389,21 @@ class Conversation:
         self._info = timing.info(self._init_seconds)
         if answer.finish_reason != "cancelled":
             self._ids = list(runner.ids(0))
-            self._history += [message, stated(_joined(parts), "send_message")]
+            self._history += [*messages, stated(self._last, "send_message")]
+
+    def _parts(self, texts: Iterator[str], prompt: str) -> Iterator[Message]:
+        """The parts of an answer: its text, what channels say, and calls of tools."""
+        channels = ChannelReader(self._text.metadata.channels, prompt)
+        tools = ToolReader(self._renderer.syntax, self._settings.tools) if self._tools else None
+        for channel, text in itertools.chain(
+            itertools.chain.from_iterable(map(channels.add, texts)), _at_end(channels)
+        ):
+            if tools is None or channel is not None:
+                yield _part((channel, text))
+            else:
+                yield from map(_tool_part, tools.add(text))
+        if tools is not None:
+            yield from map(_tool_part, tools.end())
 
     def _open(self) -> ModelRunner:
         if self._runner is None:
@@ -319,12 +427,25 @@ def _part(found: Found) -> Message:
     return message
 
 
+def _at_end(reader: ChannelReader) -> Iterator[Found]:
+    yield from reader.end()  # not before it has all parts
+
+
+def _tool_part(found: str | Call) -> Message:
+    if isinstance(found, str):
+        return _part((None, found))
+    return Message.model(tool_calls=[ToolCall(found.name, found.arguments)])
+
+
 def _joined(parts: Sequence[Message]) -> Message:
     channels = dict[str, str]()
     for part in parts:
         for name, text in part.channels.items():
             channels[name] = channels.get(name, "") + text
-    message = Message.model(Contents.of("".join(map(str, parts))), channels=channels)
+    calls = [call for part in parts for call in part.tool_calls]
+    text = "".join(map(str, parts))
+    contents = Contents.of(text) if text or not calls else None
+    message = Message.model(contents, calls, channels)
     if reasoning := "".join(part.get(_REASONING, "") for part in parts):
         message[_REASONING] = reasoning
     return message

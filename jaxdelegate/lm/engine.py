@@ -4,7 +4,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
     BACKENDS,
     Backend,
+    ConstrainedDecodingConfig,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     SamplerConfig,
@@ -39,6 +40,7 @@ from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.text_processor import TextProcessor, declaring
+from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_map
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
@@ -259,6 +261,10 @@ class Engine:
         max_output_tokens: int | None = None,
         chat_template: str | None = None,
         thinking_config: ThinkingConfig | None = None,
+        tools: Sequence[Callable[..., Any] | Tool] | None = None,
+        tool_event_handler: ToolEventHandler | None = None,
+        automatic_tool_calling: bool = True,
+        constrained_decoding_config: ConstrainedDecodingConfig | None = None,
         filter_channel_content_from_kv_cache: bool | None = None,
         text_contents: bool | None = None,
         enable_speculative_decoding: bool | None = None,
@@ -275,6 +281,12 @@ class Engine:
             chat_template: in Jinja; None: the bundle's.
             thinking_config: whether the template asks the model to think; None: as the template
                 likes.
+            tools: functions or Tools that the model may call. If the template does not show tools,
+                a message describes them.
+            tool_event_handler: sees calls before tools run, and their results.
+            automatic_tool_calling: whether the conversation calls tools and sends their results to
+                the model, until an answer has no call; False: answers have `tool_calls`.
+            constrained_decoding_config: whether calls match the schemas of their tools.
             filter_channel_content_from_kv_cache: whether the model forgets what it said in
                 channels, for example its reasoning, before the next message; None: it does.
             text_contents: whether the template gets a message's content as a text; False: as a list
@@ -299,6 +311,10 @@ class Engine:
             thinking=thinking_config,
             forgets_channels=filter_channel_content_from_kv_cache is not False,
             chat_template=chat_template,
+            tools=tool_map(tools or ()),
+            tool_event_handler=tool_event_handler,
+            automatic_tool_calling=automatic_tool_calling,
+            constrained_decoding_config=constrained_decoding_config,
         )
         renderer = self.text.renderer(chat_template, text_contents)
         return Conversation(self.text, runner, renderer, settings, self.init_time_in_second)

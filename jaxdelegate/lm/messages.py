@@ -22,8 +22,8 @@ class Role(enum.Enum):
 class Content:
     """A part of a message: `Content.Text(text)`.
 
-    The classes for images, sound and tools exist so that messages of `litert_lm` can be read and
-    written; a conversation refuses them.
+    The classes for images and sound exist so that messages of `litert_lm` can be read and written;
+    a conversation refuses them.
     """
 
     Text: ClassVar[type["Text"]]
@@ -149,6 +149,21 @@ class Contents(list[Content]):
         if wrong is not None:
             raise TypeError(f"Contents.of: expected texts and contents, got {type(wrong).__name__}")
         return cls(a for a in found if isinstance(a, Content))
+
+
+@dataclasses.dataclass
+class ToolCall:
+    """A call of a tool, by the model."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str | None = None
+    type: str = "function"
+
+    def to_json(self) -> dict[str, Any]:
+        """The call in OpenAI's form, with arguments as an object."""
+        call = {"type": self.type, "function": {"name": self.name, "arguments": self.arguments}}
+        return call if self.id is None else {**call, "id": self.id}
 
 
 class Message(dict[str, Any]):
@@ -321,22 +336,34 @@ def sent(message: str | Contents | Message | Mapping[str, Any], method: str) -> 
 
 
 def stated(message: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """A message as templates see it: its content is a list of texts. Errors as `sent`."""
+    """A message with a list of contents: texts, and results of tools. Errors as `sent`."""
     message = message.to_json() if isinstance(message, Message) else message
     if not isinstance(message.get("role"), str):
         raise TypeError(f"{method}: expected a message with a role, got {message!r}")
     content = message.get("content", ())
     parts = [content] if isinstance(content, str) else list(content)
     typed = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
-    if message.get("tool_calls"):
-        raise OptionError(f"{method}: tool calls are not supported; send text")
     for part in typed:
         kind = part.get("type")
-        if kind != "text" or not isinstance(part.get("text"), str):
+        is_known = kind == "tool_response" or (kind == "text" and isinstance(part.get("text"), str))
+        if not is_known:
             raise OptionError(f"{method}: contents of type {kind!r} are not supported; send text")
-    return {**message, "content": typed}
+    calls = [_stated_call(call, method) for call in message.get("tool_calls") or ()]
+    return {**message, "content": typed, **({"tool_calls": calls} if calls else {})}
+
+
+def _stated_call(call: Any, method: str) -> dict[str, Any]:
+    """A call whose arguments are an object."""
+    call = call.to_json() if isinstance(call, ToolCall) else call
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise TypeError(f"{method}: expected a call with a function's name, got {call!r}")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    return {**call, "function": {"name": function["name"], "arguments": arguments}}
 
 
 def text_of(message: Mapping[str, Any]) -> str:
     """The text of a message that `stated` returned."""
-    return "".join(part["text"] for part in message["content"])
+    return "".join(part.get("text", "") for part in message["content"])

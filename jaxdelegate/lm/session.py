@@ -8,6 +8,7 @@ from typing import Self
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.configs import output_limit
+from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
@@ -35,10 +36,16 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         self.first_token_at = self.ended_at = 0.0
 
-    def parts(self, limit: int | None, params: SamplingParams) -> Iterator[str]:
-        """Generate; yields text, of whole characters."""
+    def parts(
+        self, limit: int | None, params: SamplingParams, constraint: Constraint | None = None
+    ) -> Iterator[str]:
+        """Generate; yields text, of whole characters.
+
+        Raises:
+            GenerationError: the constraint gave up.
+        """
         scheduler, ids = Scheduler(self._runner, self._text.stops), list(self._runner.ids(0))
-        active = scheduler.join(Request(ids, limit, params))
+        active = scheduler.join(Request(ids, limit, params, constraint=constraint))
         stream, sent = TextStream(self._text.tokenizer, ids), 0
         try:
             while active.finish_reason is None and not self._cancelled.is_set():
@@ -53,6 +60,8 @@ class Answer:
         finally:
             scheduler.leave(active)
         self.tokens, self.finish_reason = active.tokens, active.finish_reason
+        if active.refusal is not None:
+            raise GenerationError(f"no answer matches the grammar: {active.refusal}")
         if text := stream.add(active.tokens[sent:]) + stream.end():
             yield text
 

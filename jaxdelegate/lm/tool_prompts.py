@@ -1,7 +1,7 @@
 """Prompts that describe tools: by the template where it shows them, else in a message."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import ModelError
@@ -16,24 +16,27 @@ To call some, answer with nothing but an object of JSON for each:
 
 
 class ToolRenderer:
-    """Renders messages with tools.
-
-    Attributes:
-        syntax: how the model writes calls: as JSON where the template shows no tools.
-    """
+    """Renders messages with tools, calls and their results."""
 
     def __init__(
         self, renderer: Renderer, syntax: ToolSyntax, tools: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """`syntax`: of the calls that the template shows; `tools`: in OpenAI's form."""
-        self._renderer, self._tools = renderer, list(tools)
-        self.syntax = syntax if renderer.shows_tools else ToolSyntax()
+        self._renderer, self._syntax, self._tools = renderer, syntax, list(tools)
+
+    @property
+    def syntax(self) -> ToolSyntax:
+        """How the model writes calls: as JSON where the template shows no tools."""
+        return self._syntax if self._renderer.shows_tools else ToolSyntax()
 
     def render(
         self, messages: Sequence[JsonMessage], context: Mapping[str, Any], *, ends: bool
     ) -> str:
-        """See `ChatTemplate`; `tool_calls` of messages have arguments as objects."""
+        """See `ChatTemplate`; the messages are those that `stated` returns."""
         renderer = self._renderer
+        messages = [single for message in messages for single in _single_results(message)]
+        if not self._tools and not any(map(_is_of_tools, messages)):
+            return renderer.render(messages, context, ends=ends)
         if renderer.shows_tools:
             more = {"tools": self._tools} if self._tools else {}
             return renderer.render(messages, {**context, **more}, ends=ends)
@@ -57,6 +60,25 @@ class ToolRenderer:
             both = filter(None, (text_of(message), as_text(self.syntax, written)))
             return _said("assistant", "\n".join(both))
         return message
+
+
+def _is_of_tools(message: JsonMessage) -> bool:
+    return message["role"] == "tool" or bool(message.get("tool_calls"))
+
+
+def _single_results(message: JsonMessage) -> Iterator[JsonMessage]:
+    """A message of the role `tool` for each result in it, with the result's text."""
+    results = [part for part in message["content"] if part["type"] == "tool_response"]
+    if not results:
+        yield message
+    for part in results:
+        result = part.get("response")
+        text = (
+            result
+            if isinstance(result, str)
+            else json.dumps(result, ensure_ascii=False, default=str)
+        )
+        yield {**_said("tool", text), "name": part.get("name", "")}
 
 
 def _with_text(messages: Sequence[JsonMessage], role: str, text: str) -> list[JsonMessage]:

@@ -5,8 +5,10 @@ import collections.abc
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+from jaxdelegate.errors import OptionError
 
 _TYPES = {int: "integer", float: "number", bool: "boolean", str: "string"}
 _ARGUMENT = re.compile(r"\s+([\w.]+)(?:\s*\(.*?\))?:\s*(.*)")
@@ -71,6 +73,23 @@ def tool_from_function(func: Callable[..., Any]) -> Tool:
     are the types.
     """
     return _FunctionTool(func)
+
+
+def tool_map(tools: Sequence[Callable[..., Any] | Tool]) -> dict[str, Tool]:
+    """Tools by name. An OptionError: two have the same, or one none."""
+    named: dict[str, Tool] = {}
+    for tool in tools:
+        wrapped = tool if _is_tool(tool) else tool_from_function(tool)  # type: ignore[arg-type]
+        name = wrapped.get_tool_description().get("function", {}).get("name")
+        if not name or name in named:
+            raise OptionError(f"tools: expected different names of functions, got {name!r}")
+        named[name] = wrapped
+    return named
+
+
+def _is_tool(tool: Any) -> TypeGuard[Tool]:
+    """Also one of `litert_lm`'s class."""
+    return hasattr(tool, "get_tool_description") and hasattr(tool, "execute")
 
 
 def _schema(annotation: Any) -> dict[str, Any]:

@@ -14,16 +14,11 @@ _NAMES = frozenset(
         "activation_data_type",
         "lora_rank_config",
         "lora_config",
-        "tools",
-        "tool_event_handler",
-        "constrained_decoding_config",
-        "response_format",
     )
 )
-# What means nothing without tools, and how LiteRT-LM computes.
+# How LiteRT-LM computes.
 _WITHOUT_EFFECT = frozenset(
     (
-        "automatic_tool_calling",
         "enable_benchmark",
         "enable_ynnpack",
         "use_ringbuffers_local_attention",
@@ -32,12 +27,6 @@ _WITHOUT_EFFECT = frozenset(
 
 # What else `litert_lm` exports, by what it is for.
 _CLASSES = {
-    "Tool": "tools",
-    "ToolCall": "tools",
-    "ToolEventHandler": "tools",
-    "tool_from_function": "tools",
-    "ConstrainedDecodingConfig": "constrained decoding",
-    "ResponseFormat": "constrained decoding",
     "LoraConfig": "LoRA",
     "LoraRankConfig": "LoRA",
     "ModelInfo": "records of models without an engine: use jaxdelegate.open_bundle",

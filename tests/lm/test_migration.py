@@ -95,7 +95,7 @@ def test_a_session(
 
 
 def test_what_is_not_supported_is_named() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Tool': it does not support tools"):
-        _ = lm.Tool  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'LoraConfig': it does not support LoRA"):
+        _ = lm.LoraConfig  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"no attribute 'Enigne'$"):
         _ = lm.Enigne  # type: ignore[attr-defined]
