@@ -12,7 +12,7 @@ from jaxdelegate.evaluation.ground_truth import AnnotatedImage, Objects
 from jaxdelegate.optional import optional_module
 
 IOU_THRESHOLDS = tuple(float(np.float32(0.5) + i * np.float32(0.05)) for i in range(10))
-_ALL_SIZES = (0.0, 1e10)  # areas
+_ALL_SIZES = (-np.inf, np.inf)  # areas; that of a box with a side below 0 is negative
 _RECALLS = 100  # and recall 0
 _ROUNDING = 1e-4  # of a recall, in steps: a recall that is reached exactly counts
 

@@ -18,6 +18,7 @@ from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
+from jaxdelegate.lm.tool_calls import ToolSyntax, syntax_of
 from jaxdelegate.text import printable
 
 
@@ -109,6 +110,11 @@ class TextProcessor:
             return "", ""
         user, model = metadata.affixes["user"], metadata.affixes.get("model")
         return user.prefix, user.suffix + (model.prefix if model is not None else "")
+
+    @functools.cached_property
+    def tool_syntax(self) -> ToolSyntax:
+        """How the model writes calls of tools in answers to the bundle's template."""
+        return syntax_of(self.metadata, self.metadata.template)
 
     # ---- how tokens are chosen
 

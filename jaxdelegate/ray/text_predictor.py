@@ -19,6 +19,7 @@ from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import generate, score
 from jaxdelegate.lm.messages import stated
 from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.model.sections import LLM_METADATA
 from jaxdelegate.model.source import text_metadata
 from jaxdelegate.options import DelegateOptions
@@ -54,7 +55,8 @@ class _PromptTask:
     def __init__(self, engine: Engine, context: Mapping[str, Any]) -> None:
         """`context`: variables of the chat template."""
         self._engine, self._context = engine, context
-        self._renderer = engine.text.renderer().without_lists()
+        renderer = engine.text.renderer().without_lists()
+        self._renderer = ToolRenderer(renderer, engine.text.tool_syntax)
 
     def _text(self, row: Row) -> str:
         """The text that the model continues. A ValueError: the template refuses the messages."""

@@ -84,6 +84,12 @@ def test_the_mean_over_recalls_uses_the_best_later_precision() -> None:
     assert got.overall == pytest.approx(math.fsum(at_recalls) / 101, abs=1e-6)
 
 
+def test_a_box_with_a_negative_side_is_a_false_positive() -> None:
+    box, wrong = [0.0, 0.0, 0.5, 0.5], [0.5, 0.0, 0.1, 0.5]
+    truth, found = Objects.of([0], [box]), Objects.of([0, 0], [wrong, box], [0.9, 0.8])
+    assert average_precisions([truth], [found]).overall == pytest.approx(0.5)
+
+
 def test_a_recall_that_is_reached_exactly_counts() -> None:
     """0.29 of a hundred objects: its float is not that of 29 steps."""
     box = [0.0, 0.0, 0.5, 0.5]

@@ -17,7 +17,6 @@ from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
-from jaxdelegate.lm.tool_calls import syntax_of
 from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
@@ -93,7 +92,7 @@ class LanguageModel(TextModel):
 
     def tool_renderer(self, chat: Chat) -> ToolRenderer:
         """Makes the text of a chat's messages, and of its tools."""
-        return ToolRenderer(self.renderer, self._syntax, chat.tools.shown)
+        return ToolRenderer(self.renderer, self.engine.text.tool_syntax, chat.tools.shown)
 
     def _stops(self, ends: Ends) -> StopSequences | None:
         """Where answers end, if not as the bundle declares."""
@@ -167,8 +166,6 @@ class LanguageModel(TextModel):
         self._compiler = self.engine.new_background_compiler()
         close(self._compiler.close)
         self.renderer = self.engine.text.renderer().without_lists()
-        metadata = self.engine.text.metadata
-        self._syntax = syntax_of(metadata, metadata.template)
         with waiting(f"{self.name} is being compiled, and not ready before"):
             self._warm_up(self.engine)
         self.worker.memory = self._memory(self.engine)
