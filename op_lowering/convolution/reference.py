@@ -71,7 +71,7 @@ def conv_2d(
     o: Conv2DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
     """Sums of each group of input channels with its filters; `w` is [O, h, w, C / groups]."""
-    run, sums = Run("CONV_2D", o, inputs, outputs, x, w, b), partial(_conv_2d_sums, o)
+    run, sums = Run("CONV_2D", o, inputs, outputs, x=x, w=w, b=b), partial(_conv_2d_sums, o)
     if inputs[0].is_quantized:
         return quantized_convolution.convolution(run, sums)
     if inputs[1].is_quantized:
@@ -122,7 +122,10 @@ def depthwise_conv_2d(
     b: Array | None = None,
 ) -> tuple[Array]:
     """Output channel c * multiplier + m reads input channel c; `w` is [1, h, w, C * multiplier]."""
-    run, sums = Run("DEPTHWISE_CONV_2D", o, inputs, outputs, x, w, b), partial(_depthwise_sums, o)
+    run, sums = (
+        Run("DEPTHWISE_CONV_2D", o, inputs, outputs, x=x, w=w, b=b),
+        partial(_depthwise_sums, o),
+    )
     if inputs[0].is_quantized:
         return quantized_convolution.convolution(run, sums)
     if inputs[1].is_quantized:
@@ -142,7 +145,7 @@ def conv_3d(
     o: Conv3DOptions, inputs: Specs, outputs: Specs, x: Array, w: Array, b: Array | None = None
 ) -> tuple[Array]:
     """Sums over depth, height and width; `w` is [d, h, w, C, O]."""
-    return _floats(Run("CONV_3D", o, inputs, outputs, x, w, b), partial(_conv_3d_sums, o))
+    return _floats(Run("CONV_3D", o, inputs, outputs, x=x, w=w, b=b), partial(_conv_3d_sums, o))
 
 
 def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:

@@ -55,7 +55,7 @@ def transpose_conv(
         return _sums("TRANSPOSE_CONV", o, shape, x, w, strides=strides, dilations=(1, 1), add=add)
 
     specs = (inputs[2], inputs[1], *inputs[3:])
-    run = quantized_convolution.Run("TRANSPOSE_CONV", o, specs, outputs, x, w, b)
+    run = quantized_convolution.Run("TRANSPOSE_CONV", o, specs, outputs, x=x, w=w, b=b)
     if inputs[2].is_quantized:
         return quantized_convolution.convolution(run, sums)
     if inputs[1].is_quantized:

@@ -80,7 +80,8 @@ def _lower_full(op: Op[LSTMOptions | UnidirectionalSequenceLSTMOptions]) -> Func
     prepared = operands(op)
 
     def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        y, h, c = sweep(op, read(CELL, prepared(arrays)), as_steps(arrays[0], op.options))
+        x = as_steps(arrays[0], op.options)
+        y, h, c = sweep(op, read(CELL, prepared(arrays)), x)
         y = from_steps(y, op.options)
         return results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
