@@ -191,6 +191,7 @@ def test_answers_match_a_grammar(served: Served, kind: str) -> None:
     ("fields", "param", "said"),
     [
         ({"guided_regex": "("}, "guided_regex", "change the regular expression, which llguidance"),
+        ({"guided_regex": "(" * 5000}, "guided_regex", "change the regular expression, which"),
         ({"guided_grammar": "nonsense"}, "guided_grammar", "change the grammar, which llguidance"),
         ({"guided_json": "{"}, "guided_json", "expected the JSON of a schema"),
         ({"guided_json": 5}, "guided_json", "expected an object, got 5"),
@@ -201,6 +202,7 @@ def test_wrong_grammars(served: Served, fields: Any, param: str, said: str) -> N
     found = served.call(CHAT, {"messages": HELLO, **fields})
     assert (found.status, found.error["param"]) == (400, param)
     assert said in found.error["message"]
+    assert len(found.body) < 2000
 
 
 # ---- prompts

@@ -30,7 +30,9 @@ from jaxdelegate.serve.openai.responses import (
 )
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.openai.tools import Tools
-from jaxdelegate.text import printable
+from jaxdelegate.text import printable, shortened
+
+_MOST_REASON = 1000  # characters of an error, which may have the whole grammar
 
 
 class Prompts:
@@ -114,7 +116,7 @@ class Prompts:
             self._constraint = self.model.engine.text.constraint(self.grammar)
         except OptionError as error:
             param = self.request.grammar_field or "tools"
-            raise ApiError(printable(str(error)), param=param) from None
+            raise ApiError(shortened(printable(str(error)), _MOST_REASON), param=param) from None
 
     def jobs(self, client: Client) -> list[Job]:
         """The sequences to generate, `n` for each prompt."""
