@@ -25,8 +25,10 @@ from jaxdelegate.lm.program_spec import (
     ProgramSpec,
     SlotArrays,
     arguments,
-    cache_arrays,
+    host_inputs,
+    packed,
     results,
+    unpacked,
 )
 from jaxdelegate.lm.sampler import largest, next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
@@ -71,7 +73,7 @@ class Computation(Compilation):
             self._models(spec),
             graph.keys(spec.step),
             traced,
-            [*cache_arrays(graph, spec.slots, spec.length), *arguments(graph, spec, step)],
+            arguments(graph, spec, step),
             {"": {name: info.shape for name, info in inputs.items()}},
             results=len(results(graph, spec)),
             donated=len(graph.carried),
@@ -115,11 +117,12 @@ class _Traced:
         self._run = kinds[spec.kind]
 
     def run(self, params: Any, *arrays: Any) -> tuple[Any, ...]:
-        """The new caches, then the other results."""
+        """The new caches, then the other results as one array."""
         names = [*self._graph.carried]
-        caches = dict(zip(names, arrays, strict=False))
-        new, *others = self._run(params, caches, *arrays[len(names) :])
-        return (*(new[name] for name in names), *others)
+        *caches, flat = arrays
+        values = unpacked(flat, host_inputs(self._graph, self._spec, self._one))
+        new, *others = self._run(params, dict(zip(names, caches, strict=True)), *values)
+        return (*(new[name] for name in names), *([packed(jnp, others)] if others else ()))
 
     # ---- of one sequence
 

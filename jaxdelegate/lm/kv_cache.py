@@ -11,9 +11,10 @@ import numpy as np
 
 from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError
+from jaxdelegate.lm.cache_memory import resized, zeros
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.program_spec import cache_arrays
-from jaxdelegate.pjrt.client import Runtime, on_purpose, viewed
+from jaxdelegate.pjrt.client import Runtime
 
 
 class KVCache:
@@ -37,13 +38,13 @@ class KVCache:
         self._written = [0] * slots  # the most entries since a slot was filled from its beginning
 
     def _zeros(self) -> list[Any]:
-        shapes = cache_arrays(self._graph, self.slots, self.length)
+        arrays = cache_arrays(self._graph, self.slots, self.length)
         try:
-            return [self._runtime.put(np.zeros(*shape)) for shape in shapes]
+            return zeros(self._runtime, arrays)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
+            size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)
             raise DeviceMemoryError(
                 f"the caches of {self.length} tokens for {self.slots} sequences take "
                 f"{size / 1e6:,.1f} MB, which {self._runtime.device} does not have: use a smaller "
@@ -116,17 +117,14 @@ class KVCache:
 
     def on(self, runtime: Runtime, length: int) -> list[Any]:
         """The arrays where a program runs, cut or filled with zeros to its length."""
-        shapes = [shape for shape, _ in cache_arrays(self._graph, self.slots, length)]
+        arrays = cache_arrays(self._graph, self.slots, length)
+        shapes = [shape for shape, _ in arrays]
         fits = [a.aval.shape for a in self.arrays] == shapes
         if self._runtime is runtime and fits:
             return self.arrays
-        pairs = zip(self.arrays, shapes, strict=True)
-        if self._runtime is not runtime or runtime.device.platform == "cpu":
-            return [runtime.put(_resized(np, viewed(array), shape)) for array, shape in pairs]
-        import jax.numpy as jnp  # noqa: PLC0415 (other devices have it; their arrays stay there)
-
-        with on_purpose():
-            return [_resized(jnp, array, shape) for array, shape in pairs]
+        if not any(self._written):  # there is nothing to keep
+            return zeros(runtime, arrays)
+        return resized(self._runtime, runtime, self.arrays, shapes)
 
     def replace(self, runtime: Runtime, length: int, arrays: Sequence[Any]) -> None:
         """A program has returned these arrays."""
@@ -136,13 +134,6 @@ class KVCache:
         """Wait until the device has computed all entries."""
         for array in self.arrays:
             array.block_until_ready()
-
-
-def _resized(numpy: Any, array: Any, shape: tuple[int, ...]) -> Any:
-    """Entries cut or filled with zeros to a shape; `numpy`: or jax.numpy."""
-    kept = array[tuple(map(slice, shape))]
-    ends = zip(kept.shape, shape, strict=True)
-    return numpy.pad(kept, [(0, new - old) for old, new in ends])
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -17,10 +17,13 @@ from jaxdelegate.lm.program_spec import (
     ProgramSpec,
     ProgramSpecs,
     SlotArrays,
+    host_outputs,
+    packed,
+    unpacked,
 )
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingArrays, SamplingParams, Variant, common_variant
-from jaxdelegate.pjrt.client import Runtime, viewed
+from jaxdelegate.pjrt.client import Runtime, on_purpose, viewed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,10 +376,17 @@ class ModelRunner:
         raise GenerationError(f"expected at most {self.graph.capacity} tokens, got {needed}")
 
     def _started(self, spec: ProgramSpec, values: Sequence[Any]) -> list[np.ndarray]:
+        flat = packed(np, values)
+
         def arguments(runtime: Runtime) -> list[Any]:
-            return [*self.cache.on(runtime, spec.length), *map(np.asarray, values)]
+            return [*self.cache.on(runtime, spec.length), flat]
 
         found, runtime = self._model.run(spec, arguments)
         count = len(self.graph.carried)
         self.cache.replace(runtime, spec.length, found[:count])
-        return [viewed(array) for array in found[count:]]
+        if not found[count:]:
+            return []
+        if runtime.device.platform != "cpu":
+            with on_purpose():  # so that the copy follows the program, and waits for no one
+                found[-1].copy_to_host_async()
+        return unpacked(viewed(found[-1]), host_outputs(self.graph, spec))

@@ -1,11 +1,14 @@
 """What the programs of a language model do, and the arrays that they take and return.
 
 All have sequences in slots, with a leading axis of arrays. A program takes weights, the caches in
-the order of `LanguageGraph.carried`, then arrays of the host; it returns the caches first.
+the order of `LanguageGraph.carried`, then the host's arrays as one (`packed`); it returns the
+caches, then what the host reads, as one too. Each array costs a GPU a copy of its own.
 """
 
 import dataclasses
-from collections.abc import Collection
+import itertools
+import math
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -158,7 +161,22 @@ def cache_arrays(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
 
 
 def arguments(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array]:
-    """The arrays of the host that a program takes, in order."""
+    """The arrays that a program takes after its weights, in order."""
+    return [
+        *cache_arrays(graph, spec.slots, spec.length),
+        _packed_array(host_inputs(graph, spec, step)),
+    ]
+
+
+def results(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
+    """The arrays that a program returns, in order."""
+    read = host_outputs(graph, spec)
+    caches = cache_arrays(graph, spec.slots, spec.length)
+    return [*caches, _packed_array(read)] if read else caches
+
+
+def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array]:
+    """The host's arrays that a program takes, in the order in which they are packed."""
     n, scalar = spec.rows, ((), _INT)
     if spec.kind == "prefill":  # slot, tokens, start, count
         return [scalar, ((step.length,), _INT), scalar, scalar]
@@ -173,15 +191,31 @@ def arguments(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array
     return [*slots, *sampling, scalar, *([scalar] * spec.is_alone)]
 
 
-def results(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
-    """The arrays that a program returns, in order."""
+def host_outputs(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
+    """The arrays that a program returns for the host, in the order in which they are packed."""
     n = spec.rows
-    own: list[Array] = []
-    if spec.kind == "decode":
-        most = (MAX_DECODE_STEPS, n, graph.step(spec.step).length)
-        size = graph.hidden_size if spec.variant.has_hidden_state else 0
-        state = ((n, size), _FLOAT)
-        own = [*DecodeOutput((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT), state)]
+    if spec.kind == "prefill":
+        return []
     if spec.kind == "score":
-        own = [((n, MAX_DECODE_STEPS), _FLOAT)]
-    return [*cache_arrays(graph, spec.slots, spec.length), *own]
+        return [((n, MAX_DECODE_STEPS), _FLOAT)]
+    most = (MAX_DECODE_STEPS, n, graph.step(spec.step).length)
+    size = graph.hidden_size if spec.variant.has_hidden_state else 0
+    state = ((n, size), _FLOAT)
+    return [*DecodeOutput((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT), state)]
+
+
+def packed(numpy: Any, values: Sequence[Any]) -> Any:
+    """The bits of arrays of 4-byte numbers as one: int32 [n]. `numpy`: or jax.numpy."""
+    return numpy.concatenate([numpy.asarray(v).reshape(-1).view(np.int32) for v in values])
+
+
+def unpacked(flat: Any, arrays: Sequence[Array]) -> list[Any]:
+    """The arrays of these shapes and dtypes of which `packed` made one, of numpy or jax."""
+    ends = itertools.accumulate((math.prod(shape) for shape, _ in arrays), initial=0)
+    parts = [flat[begin:end] for begin, end in itertools.pairwise(ends)]
+    pairs = zip(parts, arrays, strict=True)
+    return [part.view(dtype).reshape(shape) for part, (shape, dtype) in pairs]
+
+
+def _packed_array(arrays: Sequence[Array]) -> Array:
+    return (sum(math.prod(shape) for shape, _ in arrays),), _INT

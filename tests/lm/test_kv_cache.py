@@ -1,18 +1,24 @@
 """Whose tokens the entries of a KV cache are, and how its arrays grow."""
 
-import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 
+from jaxdelegate import lm
+from jaxdelegate.lm import cache_memory, model_runner
 from jaxdelegate.lm.graph import LanguageGraph
-from jaxdelegate.lm.kv_cache import KVCache, _resized
+from jaxdelegate.lm.kv_cache import KVCache
 from jaxdelegate.lm.language_model import LanguageModel
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.program_spec import Array, ProgramSpec, host_inputs, host_outputs
 from jaxdelegate.pjrt import client
-from tests.support.language_models import language_model
+from tests.support.language_models import language_bundle, language_model
 
 CAPACITY = 1024
 
@@ -75,37 +81,105 @@ def test_what_resting_slots_write(model: LanguageModel) -> None:
         assert token.tolist() == [5 if place == 255 else 6, 8]
 
 
-def test_growing_keeps_the_entries(model: LanguageModel) -> None:
-    cache = new_cache(model)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_growing_keeps_the_entries(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, *, on_device: bool
+) -> None:
+    monkeypatch.setattr(cache_memory, "is_on_device", lambda _: on_device)
+    runtime = client.of_jax(jax.devices("cpu")[0])
+    cache = KVCache(model.graph, 2, runtime)
     assert cache.length == 256
     filled = [np.random.default_rng(0).random(a.shape).astype(a.dtype) for a in cache.arrays]
-    cache.replace(model.runtime, 256, [model.runtime.put(a) for a in filled])
-    assert cache.on(model.runtime, 256) is cache.arrays
+    cache.replace(runtime, 256, [runtime.put(a) for a in filled])
+    cache.set(0, [5] * 200)
+    assert cache.on(runtime, 256) is cache.arrays
     for length in (512, 256):  # longer, and short again
-        arrays = cache.on(model.runtime, length)
-        cache.replace(model.runtime, length, arrays)
+        arrays = cache.on(runtime, length)
+        cache.replace(runtime, length, arrays)
         for array, before in zip(map(client.viewed, arrays), filled, strict=True):
             kept = tuple(map(slice, before.shape))
             np.testing.assert_array_equal(array[kept], before)
             assert array.sum() == pytest.approx(before.sum())  # zeros after them
 
 
-def test_other_devices_grow_without_the_host(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their arrays are jax's; numpy never sees them."""
-    cache, array = new_cache(model), jnp.arange(6.0).reshape(2, 3)
-    grown: Any = _resized(jnp, array, (2, 5))
-    assert not isinstance(grown, np.ndarray)
-    np.testing.assert_array_equal(grown, [[0, 1, 2, 0, 0], [3, 4, 5, 0, 0]])
+def test_caches_without_entries_are_not_copied(model: LanguageModel) -> None:
+    cache = new_cache(model)
+    with mock.patch("jaxdelegate.lm.kv_cache.resized", side_effect=AssertionError):
+        assert not any(client.viewed(array).any() for array in cache.on(model.runtime, 512))
 
-    @dataclasses.dataclass
-    class Elsewhere:
-        platform = "gpu"
 
-    runtime: Any = mock.Mock(device=Elsewhere())
-    cache.replace(runtime, 256, [jnp.asarray(client.viewed(a)) for a in cache.arrays])
-    monkeypatch.setattr("jaxdelegate.lm.kv_cache.viewed", mock.Mock(side_effect=AssertionError))
-    shapes = {a.shape for a in cache.on(runtime, 512)}
-    assert shapes == {tuple(2 * n if n == 256 else n for n in a.shape) for a in cache.arrays}
-    assert not runtime.put.called
+class Transfers:
+    """What is copied between host and device: bytes and arrays."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.put, self.fetched = [0, 0], [0, 0]
+
+    def count(self, total: list[int], array: Any) -> None:
+        total[0] += array.nbytes
+        total[1] += 1
+
+
+@pytest.fixture
+def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
+    """Those of a CPU whose caches are made as on other devices."""
+    found = Transfers()
+    own_put, own_viewed, own_run = client.Runtime.put, client.viewed, LanguageModel.run
+
+    def put(runtime: client.Runtime, array: Any) -> Any:
+        found.count(found.put, array)
+        return own_put(runtime, array)
+
+    def viewed(array: Any) -> np.ndarray:
+        found.count(found.fetched, array)
+        return own_viewed(array)
+
+    def run(model: LanguageModel, spec: ProgramSpec, arguments: Any) -> Any:
+        def counted(runtime: client.Runtime) -> Any:
+            values = arguments(runtime)
+            for value in values:
+                if isinstance(value, np.ndarray):
+                    found.count(found.put, value)
+            return values
+
+        return own_run(model, spec, counted)
+
+    monkeypatch.setattr(client.Runtime, "put", put)
+    for module in (cache_memory, model_runner):
+        monkeypatch.setattr(module, "viewed", viewed)
+    monkeypatch.setattr(LanguageModel, "run", run)
+    monkeypatch.setattr(cache_memory, "is_on_device", lambda runtime: runtime.has_jax)
+    return found
+
+
+def test_only_one_array_of_a_run_is_copied_each_way(transfers: Transfers, tmp_path: Path) -> None:
+    """No caches pass through the host, neither when they are made nor when they grow."""
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(capacity=CAPACITY, prefill=(64,))))
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine:
+        prompts = [[5] * 240, [6] * 250]
+        first = engine.generate(prompts, max_output_tokens=40)
+        assert {s.length for s in engine._model._programs._entries} == {256, 512}  # they grew
+        runs = list[ProgramSpec]()
+        own_started = ModelRunner._started
+
+        def started(runner: ModelRunner, spec: ProgramSpec, values: Any) -> Any:
+            runs.append(spec)
+            return own_started(runner, spec, values)
+
+        transfers.reset()
+        with mock.patch.object(ModelRunner, "_started", started):
+            again = engine.generate(prompts, max_output_tokens=40)
+        graph = engine.graph
+        taken = [host_inputs(graph, spec, graph.step(spec.step)) for spec in runs]
+        read = [r for spec in runs if (r := host_outputs(graph, spec))]
+    assert [c.token_ids for c in again] == [c.token_ids for c in first]
+    assert {spec.kind for spec in runs} == {"prefill", "decode"}
+    assert transfers.put == [sum(map(packed_bytes, taken)), len(taken)]
+    assert transfers.fetched == [sum(map(packed_bytes, read)), len(read)]
+
+
+def packed_bytes(arrays: Sequence[Array]) -> int:
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)

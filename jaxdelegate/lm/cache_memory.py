@@ -1,0 +1,65 @@
+"""The arrays of caches: made and resized where programs run.
+
+A device makes and resizes all of them in one program, so that their bytes never pass through the
+host: for 64 sequences of a small model they are gigabytes. A CPU shares its memory with numpy.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.lm.program_spec import Array
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.pjrt.client import Runtime, as_programs, viewed
+
+
+def zeros(runtime: Runtime, arrays: Sequence[Array]) -> list[Any]:
+    """Arrays of zeros."""
+    if not is_on_device(runtime):
+        return [runtime.put(np.zeros(*array)) for array in arrays]
+    with as_programs(runtime.device):
+        return _jitted(_zeros)(tuple(arrays))
+
+
+def resized(
+    source: Runtime, target: Runtime, arrays: Sequence[Any], shapes: Sequence[Shape]
+) -> list[Any]:
+    """Arrays of one runtime in another one, cut or filled with zeros to these shapes."""
+    if source is target and is_on_device(target):
+        with as_programs(target.device):
+            return _jitted(_resized)(tuple(shapes), arrays)
+    pairs = zip(arrays, shapes, strict=True)
+    return [target.put(_fitting(np, viewed(array), shape)) for array, shape in pairs]
+
+
+def is_on_device(runtime: Runtime) -> bool:
+    """Whether jax makes and resizes the arrays on the device."""
+    return runtime.has_jax and runtime.device.platform != "cpu"
+
+
+@functools.cache
+def _jitted(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    import jax  # noqa: PLC0415 (only other devices than the CPU need it)
+
+    return jax.jit(function, static_argnums=0)
+
+
+def _zeros(arrays: Sequence[Array]) -> list[Any]:
+    import jax.numpy as jnp  # noqa: PLC0415 (as above)
+
+    return [jnp.zeros(*array) for array in arrays]
+
+
+def _resized(shapes: Sequence[Shape], arrays: Sequence[Any]) -> list[Any]:
+    import jax.numpy as jnp  # noqa: PLC0415 (as above)
+
+    return [_fitting(jnp, array, shape) for array, shape in zip(arrays, shapes, strict=True)]
+
+
+def _fitting(numpy: Any, array: Any, shape: Shape) -> Any:
+    """`numpy`: or jax.numpy."""
+    kept = array[tuple(map(slice, shape))]
+    ends = zip(kept.shape, shape, strict=True)
+    return numpy.pad(kept, [(0, new - old) for old, new in ends])
