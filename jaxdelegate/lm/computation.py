@@ -17,6 +17,7 @@ from jaxdelegate.function.views import View
 from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
 from jaxdelegate.lm.graph import ACTIVATIONS, LOGITS, PROJECTED, Drafter, LanguageGraph, Step
 from jaxdelegate.lm.hidden_states import HIDDEN
+from jaxdelegate.lm.largest import largest
 from jaxdelegate.lm.masks import place_inputs
 from jaxdelegate.lm.places import Places
 from jaxdelegate.lm.program_spec import (
@@ -30,10 +31,11 @@ from jaxdelegate.lm.program_spec import (
     results,
     unpacked,
 )
-from jaxdelegate.lm.sampler import largest, next_token
+from jaxdelegate.lm.sampler import next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
 from jaxdelegate.program import Program
+from jaxdelegate.xla.options import platform_of
 
 Caches = dict[str, jax.Array]
 _SLOT_ARRAYS = len(SlotArrays._fields)
@@ -59,13 +61,14 @@ class Computation(Compilation):
         """
         super().__init__(view, weights)
         self._models, self._graph = models, graph
+        self._platform = platform_of(weights.runtime.device.platform)
 
     def program(self, spec: ProgramSpec) -> Program:
         """Compile a program."""
         graph, step = self._graph, self._graph.step(spec.step)
 
         def traced(applies: Applies) -> Run:
-            return _Traced(spec, step, graph, applies).run
+            return _Traced(spec, step, graph, applies, self._platform).run
 
         inputs = graph.resized(step.inputs, spec.length)
         return self.compiled(
@@ -100,10 +103,16 @@ class _Traced:
     """The function of one program, which JAX traces."""
 
     def __init__(
-        self, spec: ProgramSpec, step: Step, graph: LanguageGraph, applies: Applies
+        self,
+        spec: ProgramSpec,
+        step: Step,
+        graph: LanguageGraph,
+        applies: Applies,
+        platform: str,
     ) -> None:
         """`applies`: the functions of models, by part; their `params` likewise."""
         self._spec, self._graph, self._applies = spec, graph, applies
+        self._platform = platform
         self._rows = spec.rows
         self._one = step
         self._drafter = graph.drafter if graph.is_speculative(spec.step) else None
@@ -174,7 +183,7 @@ class _Traced:
                 own, {**inputs, ACTIVATIONS: both.astype(info.dtype).reshape(info.shape)}
             )
             activations = outputs[PROJECTED]
-            tokens.append(largest(outputs[LOGITS].ravel()))
+            tokens.append(largest(outputs[LOGITS].ravel(), self._platform))
         return jnp.stack(tokens[1:])
 
     # ---- of all slots
@@ -281,7 +290,8 @@ class _Traced:
         n = self._one.length
         answer = self._written(sequences, rows.tokens[:, 1:], n - 1)  # a row has those before it
         many = functools.partial(jnp.repeat, repeats=n, axis=0)
-        found = jax.vmap(functools.partial(next_token, self._spec.variant))(
+        chosen = functools.partial(next_token, self._spec.variant, platform=self._platform)
+        found = jax.vmap(chosen)(
             SamplingArrays(*map(many, sampling)),
             rows.logits.reshape(-1, self._graph.vocabulary).astype(np.float32),
             many(answer),

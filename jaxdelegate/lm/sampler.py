@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.lm.largest import chunk_length, largest, ordered, top_k
 from jaxdelegate.lm.sampling_params import LARGE, SamplingArrays, Variant
 
 _TINY = np.float32(1e-30)  # a probability: the most likely token is always kept
@@ -21,6 +22,7 @@ def next_token(
     logits: jax.Array,
     answer: jax.Array,
     count: jax.Array,
+    platform: str = "cpu",
 ) -> tuple[jax.Array, jax.Array]:
     """Choose a token.
 
@@ -30,6 +32,7 @@ def next_token(
         logits: float32 [vocabulary].
         answer: int32 [capacity]: the tokens of the answer so far, then anything.
         count: int32: how many these are.
+        platform: for which it is fast; the token is the same.
 
     Returns:
         The token, int32, and the logarithm of its probability by the model's own logits (0 without
@@ -40,24 +43,26 @@ def next_token(
         logits = _processed(variant, sampling, logits, answer, count)
     if variant.is_masked:
         logits = _masked(sampling.allowed, logits)
-    token = largest(logits) if variant.k == 1 else _sampled(variant, sampling, logits, count)
+    if variant.k == 1:
+        token = largest(logits, platform)
+    else:
+        token = _sampled(variant, sampling, logits, count, platform)
     score = jax.nn.log_softmax(own)[token] if variant.has_scores else jnp.zeros((), np.float32)
     return token, score
 
 
-def largest(logits: jax.Array) -> jax.Array:
-    """The place of the first largest logit, by two reductions, which XLA:CPU vectorizes."""
-    places = lax.iota(np.int32, len(logits))
-    is_largest = ~(logits < logits.max())  # NaN: all are
-    return jnp.where(is_largest, places, np.int32(len(logits) - 1)).min()
-
-
 def _sampled(
-    variant: Variant, sampling: SamplingArrays, logits: jax.Array, count: jax.Array
+    variant: Variant,
+    sampling: SamplingArrays,
+    logits: jax.Array,
+    count: jax.Array,
+    platform: str,
 ) -> jax.Array:
     """Sorting all tokens takes longer than a step of a small model, so only a few are sorted."""
     is_sorted = variant.k < len(logits)
-    values, tokens = lax.top_k(logits, variant.k) if is_sorted else (logits, _places(logits))
+    values, tokens = logits, _places(logits)
+    if is_sorted:
+        values, tokens = top_k(logits, variant.k, chunk_length(len(logits), variant.k, platform))
     is_greedy = (sampling.temperature <= 0) | (sampling.k <= 1)
     ranks = _places(values)
     if is_sorted:
@@ -74,7 +79,7 @@ def _sampled(
         kept = _first(logits, chances, least, is_greedy | (least >= 1))
     key = jax.random.fold_in(jax.random.key(sampling.seed), count)
     drawn = largest(jnp.where(kept, chances, 0) / _waits(key, tokens))
-    return jnp.where(is_greedy, largest(logits), jnp.asarray(tokens[drawn], np.int32))
+    return jnp.where(is_greedy, largest(logits, platform), jnp.asarray(tokens[drawn], np.int32))
 
 
 def _places(values: jax.Array) -> jax.Array:
@@ -98,9 +103,7 @@ def _waits(key: jax.Array, tokens: jax.Array) -> jax.Array:
 
 def _first(values: jax.Array, weights: jax.Array, least: jax.Array, is_all: jax.Array) -> jax.Array:
     """Which values are the first, the largest ones first, whose weights sum to `least`; or all."""
-    bits = lax.bitcast_convert_type(values, np.int32)
-    keys = jnp.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the same order
-    places, end = _places(values), np.int32(len(values) - 1)
+    keys, places, end = ordered(values), _places(values), np.int32(len(values) - 1)
     kind = weights.dtype  # a caller's 64 bits would make sums of int32 wider
 
     def total(chosen: jax.Array) -> jax.Array:
