@@ -32,6 +32,8 @@ class Lowered:
         layout: what the preparations depend on; operators with equal layouts share prepared
             constants whatever the shapes of their inputs. None: the input shapes.
         takes_reduced: `run` also accepts float32 inputs as float16 or bfloat16.
+        carries: the same of its inputs that are inputs of the program, which came so. A result that
+            is such an input, changed in part, has its dtype.
         is_on_grid: its result is already on the context's grid.
         may_overflow: a result beyond float16's range is infinite.
     """
@@ -40,6 +42,7 @@ class Lowered:
     prepare: Mapping[int, Prepare]
     layout: Hashable = None
     takes_reduced: bool = False
+    carries: bool = False
     is_on_grid: bool = False
     may_overflow: bool = False
     derived: Sequence[tuple[int, Prepare]] = ()

@@ -11,6 +11,7 @@ import numpy as np
 from jaxdelegate.errors import TensorError
 from jaxdelegate.function.records import Params
 from jaxdelegate.model.records import Tensor
+from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.pjrt import client
 from jaxdelegate.plan.fitting import grid, remedy
@@ -77,7 +78,7 @@ def check_alive(what: str, name: str, leaf: Any) -> None:
 def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -> Any:
     """An input, an array or numbers, as an array of the tensor's dtype.
 
-    With `io="float"` it has floats for a quantized tensor.
+    `io`: as that of `Mode`.
     """
     dtype = dtype_of(tensor, io)
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)
@@ -87,7 +88,8 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
     if array.dtype != dtype and is_narrowed and dtype in _WIDE:
         with jax.enable_x64(True), client.on_purpose():  # JAX has no such arrays otherwise
             return jnp.asarray(array, dtype)
-    if array.dtype != dtype:
+    is_reduced = io == "reduced" and dtype == np.float32 and array.dtype in HALVES
+    if array.dtype != dtype and not is_reduced:
         what_to_do = remedy(array.dtype, array.shape, dtype, tensor.shape)
         if io == "file" and (of_grid := grid(array.dtype, tensor.spec())):
             what_to_do = f"{of_grid}, or x itself to the apply of model.function(io='float')"

@@ -17,14 +17,16 @@ class Mode:
     """How a function computes.
 
     Attributes:
-        io: "float": quantized inputs, outputs and states are float32.
+        io: "float": quantized inputs, outputs and states are float32; "reduced", which is not for
+            users: float32 inputs may be float16 or bfloat16, and then outputs that are such an
+            input, changed in part, are likewise.
         platform: the only platform to lower for; None: any that XLA may compile for.
         weights: "fake_quantized": every call rounds quantized weights to their grids; "prepared":
             the parameters are laid out for a device.
         ranges: "learned": the scales are parameters.
     """
 
-    io: Io = "file"
+    io: Io | Literal["reduced"] = "file"
     platform: str | None = None
     weights: Weights = "file"
     ranges: Ranges = "kept"

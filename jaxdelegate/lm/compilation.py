@@ -24,7 +24,7 @@ from jaxdelegate.xla import aot
 
 Applies = Mapping[str, Any]  # the functions of signatures, by part
 Run = Callable[..., tuple[Any, ...]]  # takes weights by part, then arrays
-_MODE = Mode(weights="prepared")
+_MODE = Mode(io="reduced", weights="prepared")  # caches may be in reduced precision
 
 
 class Compilation:

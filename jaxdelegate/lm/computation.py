@@ -34,6 +34,7 @@ from jaxdelegate.lm.program_spec import (
 from jaxdelegate.lm.sampler import next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
+from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.program import Program
 from jaxdelegate.xla.options import platform_of
 
@@ -145,7 +146,7 @@ class _Traced:
         graph, step = self._graph, self._one
         inputs: dict[str, Any] = {name: caches[name] for name in step.states}
         for name in graph.recurrent:  # another sequence's until here
-            inputs[name] = jnp.where(start == 0, jnp.zeros_like(caches[name]), caches[name])
+            inputs[name] = jnp.where(start == 0, jnp.zeros_like(inputs[name]), inputs[name])
         if step.tokens is not None:
             info = step.inputs[step.tokens]
             inputs[step.tokens] = tokens.astype(info.dtype).reshape(info.shape)
@@ -154,8 +155,8 @@ class _Traced:
             inputs[name] = found.reshape(step.inputs[name].shape)
         inputs |= self._placed(step.places, step.inputs, start, count)
         outputs = self._applies[""](params[""], inputs)
-        new = {**caches, **{name: outputs.pop(name) for name in step.states}}
-        return new, outputs
+        carried = {n: downcast(outputs.pop(n), graph.dtype(n)) for n in step.states}
+        return {**caches, **carried}, outputs
 
     def _placed(self, places: Places, inputs: Any, start: Any, count: Any) -> dict[str, jax.Array]:
         """The inputs of a signature that say where tokens are."""

@@ -117,6 +117,7 @@ class LanguageGraph:
         drafter: None: the bundle has none, or not one that can be used.
         why_no_drafter: why; empty: it has one.
         hidden_size: elements of the hidden state of a token; 0: the model has none to return.
+        cache_dtype: as which programs carry float32 caches; None: as float32.
     """
 
     prefill: tuple[Step, ...]
@@ -131,6 +132,7 @@ class LanguageGraph:
     drafter: Drafter | None
     why_no_drafter: str
     hidden_size: int = 0
+    cache_dtype: np.dtype | None = None
 
     def check(self, ids: Sequence[int], *, has_answer: bool = False) -> None:
         """Raise a GenerationError if these tokens are not a sequence for the model.
@@ -177,6 +179,12 @@ class LanguageGraph:
             return shape
         axis = self.axes[name]
         return (*shape[:axis], length, *shape[axis + 1 :])
+
+    def dtype(self, name: str) -> np.dtype:
+        """As which programs carry one of `carried`."""
+        own = self.carried[name].dtype
+        is_reduced = self.cache_dtype is not None and is_cache(name) and own == np.float32
+        return self.cache_dtype if is_reduced and self.cache_dtype is not None else own
 
     def resized(self, inputs: Mapping[str, TensorInfo], length: int) -> Mapping[str, TensorInfo]:
         """The inputs of a signature for caches of another length."""

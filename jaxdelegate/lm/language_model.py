@@ -15,8 +15,12 @@ from jaxdelegate.lm.model_file import signature_of
 from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.program_spec import Array, ProgramSpec, results
 from jaxdelegate.lm.signatures import language_graph
+from jaxdelegate.op_lowering.dtypes import HALVES
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxdelegate.compile.compiler import Compiler
     from jaxdelegate.device_weights import DeviceWeights
     from jaxdelegate.function.records import TensorInfo
     from jaxdelegate.model.records import Model
@@ -27,6 +31,18 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 class LengthError(Exception):
     """A signature cannot be computed with caches of this length."""
+
+
+def cache_dtype(compiler: Compiler) -> np.dtype | None:
+    """As which programs carry float32 caches; None: as float32.
+
+    On a GPU in the dtype in which they compute: a step reads all of its caches, and products would
+    round them nevertheless. An automatic choice of that dtype does not measure this.
+    """
+    if compiler.platform != "gpu" or compiler.checks_precision:
+        return None
+    storage = compiler.context.precision.storage
+    return storage if storage in HALVES else None
 
 
 class LanguageModel(DeviceModel[ProgramSpec]):
@@ -66,7 +82,9 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         own = signatures.pop("")
         graph = language_graph(own, name, most_tokens, signatures, attention)
         decode = models.files[""].records[graph.decode.key]
-        self.graph = dataclasses.replace(graph, hidden_size=decode.hidden_size)
+        self.graph = dataclasses.replace(
+            graph, hidden_size=decode.hidden_size, cache_dtype=cache_dtype(models.compiler)
+        )
         drafter = self.graph.drafter
         steps = [self.graph.decode.key, *([] if drafter is None else [drafter.verify.key])]
         used = sorted({part for step in steps for part in self.graph.keys(step)})

@@ -157,7 +157,7 @@ class ProgramSpecs:
 def cache_arrays(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
     """The caches of all slots; one slot has no such axis, which would make XLA copy them."""
     ahead = (slots,) if slots > 1 else ()
-    return [((*ahead, *graph.shape(name, length)), s.dtype) for name, s in graph.carried.items()]
+    return [((*ahead, *graph.shape(name, length)), graph.dtype(name)) for name in graph.carried]
 
 
 def arguments(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array]:

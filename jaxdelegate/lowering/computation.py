@@ -18,6 +18,7 @@ from jaxdelegate.errors import JaxDelegateError, LoweringError
 from jaxdelegate.lowering import fake_quantization, mixed_precision
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
+from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Lowered, Prepare
@@ -199,8 +200,22 @@ class LoweredPartition:
             with naming(step.operator):
                 results = step.run(*arrays)
         self._check(step, results)
-        written = (*step.outputs, *step.states)
-        return {i: self._stored(i, y, step, weights) for i, y in zip(written, results, strict=True)}
+        kept = self._carried(step, arrays)
+        return {
+            i: y if (i, y.shape, y.dtype) in kept else self._stored(i, y, step, weights)
+            for i, y in zip((*step.outputs, *step.states), results, strict=True)
+        }
+
+    def _carried(self, step: LoweredOperator, arrays: Sequence[Any]) -> set[tuple[Any, ...]]:
+        """Outputs of the program that may stay in reduced precision, with their types.
+
+        They are inputs that came so, changed in part: caches of language models.
+        """
+        if not (step.lowered.takes_reduced or step.lowered.carries):
+            return set()
+        pairs = zip(step.inputs, arrays, strict=True)
+        came = [a for s, a in pairs if s in self.inputs and a.dtype in HALVES]
+        return {(i, a.shape, a.dtype) for i in step.outputs if i in self.outputs for a in came}
 
     def _read_by(
         self,
@@ -213,7 +228,9 @@ class LoweredPartition:
             return None
         if isinstance(source, int):
             value, spec = known[source], self.specs[source]
-            return value if step.lowered.takes_reduced else mixed_precision.upcast(value, spec)
+            is_carried = step.lowered.carries and source in self.inputs
+            may_stay = step.lowered.takes_reduced or is_carried
+            return value if may_stay else mixed_precision.upcast(value, spec)
         return self._as_read(source, weights)
 
     def _as_read(self, weight: Weight, weights: Mapping[Weight, Any]) -> Any:
@@ -256,7 +273,9 @@ class LoweredPartition:
             raise LoweringError(f"{node}: {len(results)} results traced, {len(written)} declared")
         # Operators that move values keep reduced precision, and cuDNN's convolutions and attention
         # yield it.
-        may_be_reduced = step.lowered.takes_reduced or self.precision.rounds_convolutions
+        may_be_reduced = (
+            step.lowered.takes_reduced or step.lowered.carries or self.precision.rounds_convolutions
+        )
         for index, result in zip(written, results, strict=True):
             spec = self.specs.get(index, result)  # an absent optional output has no spec
             if not mixed_precision.is_as_declared(result, spec, may_be_reduced=may_be_reduced):

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.fusion_barrier import fused_alone, traced_once
 from jaxdelegate.op_lowering.common.movement import (
     integers,
@@ -25,6 +26,7 @@ from jaxdelegate.op_lowering.common.movement import (
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
+    Lowered,
     LoweringContext,
     Op,
     OpRule,
@@ -330,9 +332,9 @@ def _lower_dynamic_update_slice(op: Op[NoOptions]) -> Function:
 
     def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
         start = jnp.clip(start, np.zeros_like(last), last)
-        return (updated(x, update, start),)
+        return (updated(x, downcast(update, x.dtype), start),)
 
-    return dynamic_update_slice
+    return Lowered(dynamic_update_slice, {}, carries=True)
 
 
 def _update_of(context: LoweringContext, shape: Shape) -> Callable[..., jax.Array]:

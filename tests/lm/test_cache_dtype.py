@@ -1,0 +1,118 @@
+"""Caches in reduced precision, which GPUs have with `compute_dtype`; here a CPU has them, too."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxdelegate import lm
+from jaxdelegate.lm import language_model as model_module
+from jaxdelegate.lm.language_model import LanguageModel, cache_dtype
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from tests.support.language_models import drafter, embedders, language_bundle, language_model
+
+HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+FLOAT32 = np.dtype(np.float32)
+
+
+@dataclasses.dataclass
+class Options:
+    """What `cache_dtype` asks of a compiler."""
+
+    platform: str
+    storage: np.dtype = FLOAT32
+    checks_precision: bool = False
+
+    @property
+    def context(self) -> Any:
+        return mock.Mock(precision=PrecisionPolicy(storage=self.storage))
+
+
+def test_only_gpus_that_compute_in_reduced_precision_have_such_caches() -> None:
+    for half in HALVES:
+        assert chosen(Options("gpu", half)) == half
+        assert chosen(Options("gpu", half, checks_precision=True)) is None
+        assert chosen(Options("cpu", half)) is chosen(Options("tpu", half)) is None
+    assert chosen(Options("gpu")) is None
+
+
+def chosen(options: Any) -> np.dtype | None:
+    return cache_dtype(options)
+
+
+@pytest.fixture(params=HALVES, ids=str)
+def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> np.dtype:
+    monkeypatch.setattr(model_module, "cache_dtype", lambda _: request.param)
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_they_are_updated_in_place(slots: int, dtype: np.dtype) -> None:
+    content = language_model(hidden=64, capacity=256)
+    model = LanguageModel(content, "model", {}, {"platform": "cpu"}, None, ":nocache")
+    runner = ModelRunner(model, slots, frozenset())
+    for slot in range(slots):
+        runner.prefill(slot, [4, 5])
+        runner.begin(slot, Request((), 8, SamplingParams()))
+    runner.decode(2)
+    assert {np.dtype(array.dtype) for array in runner.cache.arrays} == {dtype}
+    program, _ = model.program(runner.specs.decode(runner.variant(0), 256))
+    text, ahead = program.executable.as_text(), "" if slots == 1 else f"{slots},"
+    name = {"float16": "f16", "bfloat16": "bf16"}[dtype.name]
+    for shape in (f"{ahead}1,1,256,64", f"{ahead}1,1,64,256"):
+        assert f"{name}[{shape}]" in text
+        assert not re.search(rf"= {name}\[{shape}\][^=]* copy\(", text)
+
+
+@pytest.mark.parametrize("kind", [{}, {"is_recurrent": True}], ids=str)
+def test_scores_are_those_of_float32_but_for_rounding(
+    kind: dict[str, bool], dtype: np.dtype, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(**kind)))
+    prompts = ["a prompt", "What is 2 + 3?", "x"]
+    found = []
+    for replaced in (dtype, None):
+        with (
+            mock.patch.object(model_module, "cache_dtype", lambda _, d=replaced: d),
+            lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine,
+            engine.create_session() as session,
+        ):
+            answers = engine.generate(prompts, max_output_tokens=12, log_probabilities=True)
+            session.run_prefill(["a prompt"])
+            found.append((engine.cache_bytes, answers, session.run_text_scoring(["yes, it is"])))
+    (small, mine, scores), (large, others, wanted) = found
+    assert small < large
+    if not kind:
+        assert 2 * small == large
+    most = 10 * float(ml_dtypes.finfo(dtype).eps)  # logits are sums of several rounded values
+    np.testing.assert_allclose(scores.scores, wanted.scores, rtol=most)
+    for a, b in zip(mine, others, strict=True):
+        pairs = enumerate(zip(a.token_ids, b.token_ids, strict=False))
+        same = next((i for i, (x, y) in pairs if x != y), len(a.token_ids))
+        np.testing.assert_allclose(
+            a.log_probabilities[:same], b.log_probabilities[:same], atol=most
+        )
+
+
+def test_a_drafter_reads_them(dtype: np.dtype, tmp_path: Path) -> None:
+    own, more = embedders()
+    parts = {"embedder": own, "per_layer_embedder": more, "mtp_drafter": drafter()}
+    model = language_model(has_embedders=True, verify=4)
+    others = {f"tf_lite_{part}": content for part, content in parts.items()}
+    path, tokens = tmp_path / "model.litertlm", []
+    path.write_bytes(language_bundle(model=model, others=others))
+    for drafts in (False, True):
+        options: dict[str, Any] = {"enable_speculative_decoding": drafts, "cache_dir": ":nocache"}
+        with lm.Engine(path, lm.Backend.CPU(), **options) as engine:
+            assert engine.graph.dtype("kv_cache_k_0") == dtype
+            tokens.append([c.token_ids for c in engine.generate(["a", "b"], max_output_tokens=16)])
+    assert tokens[0] == tokens[1]
