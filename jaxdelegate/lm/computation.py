@@ -195,6 +195,12 @@ class _Traced:
         if self._spec.slots == 1:
             new, _ = self._step(params, caches, tokens, start, count)
             return (new,)
+        if self._spec.prompts > 1:
+            # Rows without a prompt are beyond the slots: what they compute is dropped.
+            own = {name: cache.at[slot].get(mode="clip") for name, cache in caches.items()}
+            step = functools.partial(self._step, params)
+            news, _ = jax.vmap(step)(own, tokens, start, count)
+            return ({n: caches[n].at[slot].set(new, mode="drop") for n, new in news.items()},)
         new, _ = self._step(params, _of_slot(caches, slot), tokens, start, count)
         return (_with_slot(caches, slot, new),)
 

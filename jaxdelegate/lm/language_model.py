@@ -106,6 +106,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
 
     def _description(self, spec: ProgramSpec) -> str:
         what = f"{spec.kind} {spec.step}, slots: {spec.slots}, caches: {spec.length}"
+        what += f", prompts: {spec.prompts}" if spec.prompts > 1 else ""
         return f"{what}, {spec.variant}" if spec.kind == "decode" else what
 
     def _new_computation(self, weights: DeviceWeights) -> Any:

@@ -2,13 +2,13 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
-from jaxdelegate.lm.graph import Drafter, LanguageGraph, prefill_plan
+from jaxdelegate.lm.graph import Drafter, LanguageGraph
 from jaxdelegate.lm.kv_cache import KVCache
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
 from jaxdelegate.lm.program_spec import (
@@ -43,6 +43,27 @@ class StepOutput:
     is_stopped: bool
     is_resting: bool
     hidden_state: np.ndarray | None
+
+
+class PrefillStep(NamedTuple):
+    """A step of a prompt.
+
+    Attributes:
+        slot: of the prompt.
+        ids: its tokens after the step, the next one included.
+        start: how many had cache entries before.
+        length: how many the step processes at most; the rest is padding.
+    """
+
+    slot: int
+    ids: Sequence[int]
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The place after the step."""
+        return self.start + self.length
 
 
 @dataclasses.dataclass
@@ -86,7 +107,7 @@ class ModelRunner:
         """
         self._model, self._stops, self._drafts, self._pad = model, stops, drafts, pad
         self.cache = KVCache(model.graph, slots, model.runtime)
-        self.specs = ProgramSpecs(model.graph, slots, stops)
+        self.specs = ProgramSpecs(model.graph, slots, stops, model.platform)
         self.least_length = 0
         self._slots = [_Slot() for _ in range(slots)]
 
@@ -146,33 +167,53 @@ class ModelRunner:
             GenerationError: as `LanguageGraph.check`.
         """
         reused = self.prefix(slot, ids)
-        for _ in self.prefill_steps(slot, ids):
-            pass
+        for step in self.prefill_steps(slot, ids):
+            self.run_prefill([step])
         return reused
 
-    def prefill_steps(self, slot: int, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Prefill, pausing before each step, when other slots may run.
+    def prefill_steps(self, slot: int, ids: Sequence[int]) -> list[PrefillStep]:
+        """The steps that prefill a slot; between them other slots may run.
 
-        It yields the length of the step and the place after it. A sequence whose prefill was not
-        finished has the tokens so far. Errors as `prefill`.
+        A sequence whose prefill was not finished has the tokens so far. Errors as `prefill`.
         """
-        graph, start = self.graph, self.prefix(slot, ids)
+        start = self.prefix(slot, ids)
         self._slots[slot].left = 0
         self.cache.hold(slot, ids, start)
-        for step in prefill_plan(len(ids) - 1 - start, start, graph.lengths, graph.capacity):
-            yield step, start + step
-            self._prefill(slot, ids[start : min(start + step, len(ids) - 1)], start, step)
-            start = min(start + step, len(ids) - 1)
-            self.cache.set(slot, ids[: start + 1])
+        steps = []
+        for length in self.specs.plan(len(ids) - 1 - start, start):
+            end = min(start + length, len(ids) - 1)
+            steps.append(PrefillStep(slot, ids[: end + 1], start, length))
+            start = end
+        return steps
 
-    def _prefill(self, slot: int, tokens: Sequence[int], start: int, step: int) -> None:
-        padded = np.full(step, self._pad, np.int32)
-        padded[: len(tokens)] = tokens
-        needed = max(start + step, self.cache.entries)
-        # An error may end this: then the cache has nothing for certain.
-        self.cache.set(slot, ())
-        values = np.int32(slot), padded, np.int32(start), np.int32(len(tokens))
-        self._run(lambda length: (self.specs.prefill(step, length), values), needed)
+    def length_for(self, step: PrefillStep) -> int:
+        """The length of the caches with which a step runs."""
+        return self.specs.length(max(step.end, self.cache.entries, self.least_length))
+
+    def run_prefill(self, steps: Sequence[PrefillStep]) -> None:
+        """Run steps of the same length in several slots by one program, or one step."""
+        length = steps[0].length
+        prompts = 1 if len(steps) == 1 else self.specs.prompts(length)
+        needed = max(self.cache.entries, *(step.end for step in steps))
+        for step in steps:  # an error may end this: then the cache has nothing for certain
+            self.cache.set(step.slot, ())
+        values = self._prefill_arrays(steps, length, prompts)
+        self._run(lambda cache: (self.specs.prefill(length, cache, prompts), values), needed)
+        for step in steps:
+            self.cache.set(step.slot, step.ids)
+
+    def _prefill_arrays(
+        self, steps: Sequence[PrefillStep], length: int, prompts: int
+    ) -> tuple[np.ndarray, ...]:
+        """Slots, tokens, starts and counts; the slots of rows without a prompt do not exist."""
+        slot = np.arange(self.slots, self.slots + prompts, dtype=np.int32)
+        tokens = np.full((prompts, length), self._pad, np.int32)
+        start, count = np.zeros((2, prompts), np.int32)
+        for row, step in enumerate(steps):
+            own = step.ids[step.start : -1]
+            slot[row], start[row], count[row] = step.slot, step.start, len(own)
+            tokens[row, : len(own)] = own
+        return slot, tokens, start, count
 
     # ---- decode
 

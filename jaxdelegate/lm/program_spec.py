@@ -13,7 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxdelegate.lm.graph import LanguageGraph, Step, prefill_plan
+from jaxdelegate.lm.graph import (
+    LanguageGraph,
+    Step,
+    padding_of,
+    prefill_plan,
+    prompts_at_once,
+)
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant
 
 MAX_DECODE_STEPS = 32  # that a program runs before the host sees their results
@@ -36,6 +42,7 @@ class ProgramSpec:
         stops: the tokens that end an answer.
         variant: how tokens may be chosen.
         is_alone: it decodes in one of the slots only, whose caches it copies and puts back.
+        prompts: how many slots it prefills; of several it copies the caches and puts them back.
     """
 
     kind: Literal["prefill", "decode", "score"]
@@ -45,6 +52,7 @@ class ProgramSpec:
     stops: tuple[int, ...] = ()
     variant: Variant = dataclasses.field(default_factory=Variant)
     is_alone: bool = False
+    prompts: int = 1
 
     @property
     def rows(self) -> int:
@@ -93,17 +101,20 @@ class DecodeOutput(NamedTuple):
 class ProgramSpecs:
     """The programs that sequences in some slots may need."""
 
-    def __init__(self, graph: LanguageGraph, slots: int, stops: Collection[int]) -> None:
+    def __init__(
+        self, graph: LanguageGraph, slots: int, stops: Collection[int], platform: str = "cpu"
+    ) -> None:
         """`stops`: the tokens that end an answer."""
         self._graph, self._slots, self._stops = graph, slots, tuple(sorted(stops))
+        self._platform = platform
         self._excluded: set[int] = set()
 
-    def prefill(self, tokens: int, length: int) -> ProgramSpec:
-        """A prefill step of some tokens, with caches of a length."""
+    def prefill(self, tokens: int, length: int, prompts: int = 1) -> ProgramSpec:
+        """A prefill step of some tokens of each prompt, with caches of a length."""
         # A decode step processes a token, too: its logits are not computed then.
         steps = *self._graph.prefill, self._graph.decode
         step = next(step for step in steps if step.length == tokens)
-        return ProgramSpec("prefill", step.key, self._slots, length)
+        return ProgramSpec("prefill", step.key, self._slots, length, prompts=prompts)
 
     def decode(
         self, variant: Variant, length: int, step: str | None = None, *, is_alone: bool = False
@@ -138,11 +149,19 @@ class ProgramSpecs:
         graph, end = self._graph, 0
         length = next((n for n in graph.cache_lengths if n > count), graph.capacity)
         specs = [self.decode(variant, length)]
-        plan = prefill_plan(count - 1, 0, graph.lengths, graph.capacity) if prefills else ()
-        for step in plan:
+        for step in self.plan(count - 1) if prefills else ():
             end += step
             specs.append(self.prefill(step, self.length(end)))
         return list(dict.fromkeys(specs))
+
+    def plan(self, count: int, start: int = 0) -> list[int]:
+        """The lengths of the prefill steps for `count` tokens from a place on."""
+        graph, padding = self._graph, padding_of(self._platform, self._slots)
+        return prefill_plan(count, start, graph.lengths, graph.capacity, padding)
+
+    def prompts(self, length: int) -> int:
+        """How many prompts a program reads by prefill steps of a length."""
+        return prompts_at_once(self._platform, self._slots, length)
 
     def length(self, needed: int) -> int:
         """The length of the shortest caches for a number of tokens."""
@@ -179,7 +198,9 @@ def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Arr
     """The host's arrays that a program takes, in the order in which they are packed."""
     n, scalar = spec.rows, ((), _INT)
     if spec.kind == "prefill":  # slot, tokens, start, count
-        return [scalar, ((step.length,), _INT), scalar, scalar]
+        shapes = (), (step.length,), (), ()
+        ahead = (spec.prompts,) if spec.prompts > 1 else ()
+        return [((*ahead, *shape), _INT) for shape in shapes]
     if spec.kind == "score":  # token, position, targets, lengths
         return [((n,), _INT), ((n,), _INT), ((n, MAX_DECODE_STEPS), _INT), ((n,), _INT)]
     capacity = graph.capacity if spec.variant.has_logits_processors else 0

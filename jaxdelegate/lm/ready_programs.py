@@ -5,9 +5,8 @@ import itertools
 from collections.abc import Sequence
 
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
-from jaxdelegate.lm.graph import prefill_plan
 from jaxdelegate.lm.language_model import LengthError
-from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import Variant, common_variant
 
@@ -50,7 +49,7 @@ class ReadyPrograms:
         If not, what it needs is compiled, but only if nothing else is: callers choose who is next.
         """
         graph, specs = self._runner.graph, self._runner.specs
-        plan = prefill_plan(len(request.ids) - 1, 0, graph.lengths, graph.capacity)
+        plan = specs.plan(len(request.ids) - 1)
         needed = max(self._runner.cache.entries, len(request.ids), *itertools.accumulate(plan))
         length = specs.length(min(needed, graph.capacity))
         wanted = ProgramSet(length, request.variant(graph.vocabulary))
@@ -60,24 +59,27 @@ class ReadyPrograms:
 
     def for_prefill(
         self,
-        slot: int,
-        step: tuple[int, int],
+        step: PrefillStep,
         prefilled: Sequence[int],
         decoding: Sequence[int],
     ) -> ProgramSet | None:
         """What the next step of a prompt runs with; None: it is not ready.
 
         Args:
-            slot: of the prompt.
-            step: its length, and the place after it.
+            step: of the prompt.
             prefilled: the slots whose prompts are whole.
             decoding: those of the last decode steps, which go on.
         """
-        length, end = step
-        needed = max(end, self._runner.cache.entries)
-        if not self._may_need(slot, needed, prefilled):
+        needed = max(step.end, self._runner.cache.entries)
+        if not self._may_need(step.slot, needed, prefilled):
             return None
-        return self._ensure(slot, needed, decoding, length)
+        return self._ensure(step.slot, needed, decoding, step.length)
+
+    def has_prompts(self, length: int, programs: ProgramSet) -> bool:
+        """Whether the program that reads several prompts by such steps is in memory."""
+        specs = self._runner.specs
+        spec = specs.prefill(length, programs.length, specs.prompts(length))
+        return self._compiler.has_optional(spec)
 
     def for_decode(self, slots: Sequence[int]) -> tuple[Sequence[int], ProgramSet | None]:
         """The slots that can decode now, and with what.

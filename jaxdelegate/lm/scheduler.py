@@ -11,7 +11,7 @@ import numpy as np
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import FinishReason
 from jaxdelegate.lm.constraints import Constraint
-from jaxdelegate.lm.model_runner import ModelRunner, StepOutput
+from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, StepOutput
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
 from jaxdelegate.lm.ready_programs import ProgramSet, ReadyPrograms
 from jaxdelegate.lm.request import Request
@@ -98,8 +98,7 @@ class Scheduler:
         self._programs = None if compiler is None else ReadyPrograms(runner, compiler)
         self._running: dict[int, ActiveRequest] = {}  # the last run's requests are the last
         self._owners: list[Hashable] = [None] * runner.slots
-        self._prefilling: dict[int, Iterator[tuple[int, int]]] = {}  # in the order of joining
-        self._next: dict[int, tuple[int, int] | None] = {}  # the next prefill step of each
+        self._prefilling: dict[int, list[PrefillStep]] = {}  # that are left; in order of joining
         self._active: Sequence[ActiveRequest] = ()  # in the last run
         self._failed: list[ActiveRequest] = []  # since then
         self._is_first = False
@@ -150,8 +149,7 @@ class Scheduler:
         constraint = None if request.constraint is None else request.constraint.copy()
         active = ActiveRequest(request, slot, reused[slot], reused[slot], constraint)
         self._running[slot] = active
-        self._prefilling[slot] = steps = self._runner.prefill_steps(slot, request.ids)
-        self._next[slot] = next(steps, None)
+        self._prefilling[slot] = self._runner.prefill_steps(slot, request.ids)
         return active
 
     def leave(self, active: ActiveRequest) -> None:
@@ -182,7 +180,7 @@ class Scheduler:
     # ---- prefill
 
     def prefill(self) -> bool:
-        """Run one prefill step of a prompt; whether there is more to prefill.
+        """Run one prefill step of a prompt, or of several; whether there is more to prefill.
 
         Every second step is for the prompt that joined first, the others are for the one of which
         the least is left: a short prompt does not wait for a long one, and a long one gets on.
@@ -191,32 +189,63 @@ class Scheduler:
         while slots := [slot for slot in list(self._prefilling) if self._can_prefill(slot)]:
             self._is_first = not self._is_first
             slot = slots[0] if self._is_first else min(slots, key=self._left_to_prefill)
-            has_step = self._next[slot] is not None
-            if has_step:
-                self._use(self._readiness(slot))
-                self._next[slot] = next(self._prefilling[slot], None)
-            active = self._running[slot]
-            if self._next[slot] is None:
-                del self._prefilling[slot], self._next[slot]
-                self._runner.begin(slot, active.request)
-            active.prefilled = len(self._runner.ids(slot)) - 1
+            together = self._prefill(slot, slots) if self._prefilling[slot] else [slot]
+            has_step = bool(self._prefilling[slot])
+            for each in together:
+                self._advance(each)
             if has_step:
                 self.is_held = False
                 break
         return bool(self._prefilling)
 
+    def _prefill(self, slot: int, others: Sequence[int]) -> Sequence[int]:
+        """Run the next step of a slot, and those of others in the same program."""
+        programs, step = self._readiness(slot), self._prefilling[slot][0]
+        self._use(programs)
+        together = [slot, *self._companions(step, others, programs)]
+        steps = [self._prefilling[each][0] for each in together]
+        self._runner.run_prefill([each._replace(length=step.length) for each in steps])
+        return together
+
+    def _companions(
+        self, step: PrefillStep, others: Sequence[int], programs: ProgramSet | None
+    ) -> Sequence[int]:
+        """Other slots whose next steps fit into its program; at least half of its rows are used."""
+        most = self._runner.specs.prompts(step.length)
+        longest = self._runner.length_for(step) if programs is None else programs.length
+
+        def fits(own: PrefillStep) -> bool:
+            return own.length <= step.length and own.start + step.length <= longest
+
+        found = [o for o in others if o != step.slot and any(map(fits, self._prefilling[o][:1]))]
+        companions = found[: most - 1]
+        if not companions or 2 * (len(companions) + 1) < most:
+            return []
+        if self._programs is None or programs is None:
+            return companions
+        return companions if self._programs.has_prompts(step.length, programs) else []
+
+    def _advance(self, slot: int) -> None:
+        """A prompt has one step less to run; after the last one its answer begins."""
+        active = self._running[slot]
+        del self._prefilling[slot][:1]
+        if not self._prefilling[slot]:
+            del self._prefilling[slot]
+            self._runner.begin(slot, active.request)
+        active.prefilled = len(self._runner.ids(slot)) - 1
+
     def _can_prefill(self, slot: int) -> bool:
-        has_all = self._programs is None or self._next[slot] is None
+        has_all = self._programs is None or not self._prefilling[slot]
         return has_all or self._readiness(slot) is not None
 
     def _readiness(self, slot: int) -> ProgramSet | None:
         """What the next step of a prompt runs with; None: it is not ready, or all is."""
-        step = self._next[slot]
-        if self._programs is None or step is None:
+        steps = self._prefilling[slot]
+        if self._programs is None or not steps:
             return None
         decoding = [active.slot for active in self._active if active.finish_reason is None]
         with self._failing(self._programs):
-            return self._programs.for_prefill(slot, step, self._prefilled, decoding)
+            return self._programs.for_prefill(steps[0], self._prefilled, decoding)
 
     def _left_to_prefill(self, slot: int) -> int:
         active = self._running[slot]
@@ -317,7 +346,6 @@ class Scheduler:
     def _end(self, slot: int) -> None:
         self._runner.rest(slot)
         self._prefilling.pop(slot, None)
-        self._next.pop(slot, None)
         del self._running[slot]
         self._free.append(slot)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import jaxdelegate as jd
 from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
-from jaxdelegate.lm.graph import prefill_plan
+from jaxdelegate.lm.graph import padding_of, prefill_plan, prompts_at_once
 from jaxdelegate.lm.signatures import language_graph
 from tests.support.language_models import VOCABULARY, language_model
 
@@ -124,19 +124,45 @@ def test_prefill_plans(count: int, start: int, plan: list[int]) -> None:
     assert prefill_plan(count, start, (16, 64), 256) == plan
 
 
+@pytest.mark.parametrize(
+    ("platform", "slots", "count", "plan"),
+    [
+        ("cpu", 1, 191, [128, 32, 32]),
+        ("tpu", 1, 191, [128, 32, 32]),
+        ("gpu", 1, 191, [512]),
+        ("gpu", 1, 513, [512, 32]),
+        ("gpu", 8, 191, [128, 32, 32]),  # each of the slots would have empty places
+        ("gpu", 4, 40, [128]),
+        ("gpu", 64, 40, [32, 32]),
+        ("gpu", 1, 40, [128]),
+    ],
+)
+def test_a_gpu_has_fewer_steps(platform: str, slots: int, count: int, plan: list[int]) -> None:
+    padding = padding_of(platform, slots)
+    assert prefill_plan(count, 0, (32, 128, 512), 1024, padding) == plan
+
+
+def test_how_many_prompts_a_program_reads() -> None:
+    assert {prompts_at_once(p, 8, 128) for p in ("cpu", "tpu")} == {1}
+    found = [prompts_at_once("gpu", slots, n) for slots, n in ((1, 32), (4, 32), (64, 128))]
+    assert found == [1, 4, 8]
+    assert [prompts_at_once("gpu", 64, n) for n in (1, 256, 512, 4096)] == [8, 8, 4, 1]
+
+
 @settings(deadline=None)
 @given(
     st.integers(0, 300),
     st.integers(0, 300),
     st.sets(st.integers(2, 64), max_size=3),
     st.integers(1, 300),
+    st.integers(0, 100),
 )
 def test_plans_read_everything_within_the_caches(
-    count: int, start: int, lengths: set[int], capacity: int
+    count: int, start: int, lengths: set[int], capacity: int, padding: int
 ) -> None:
     start, count = min(start, capacity), min(count, max(capacity - start, 0))
     place = start
-    for step in prefill_plan(count, start, lengths, capacity):
+    for step in prefill_plan(count, start, lengths, capacity, padding):
         assert place + step <= capacity
         assert place < start + count
         place += step

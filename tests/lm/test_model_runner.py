@@ -40,9 +40,10 @@ def test_another_slot_decodes_between_the_steps_of_a_prompt(
     runner.prefill(0, SHORT)
     runner.begin(0, request(30))
     tokens, ends = list[int](), list[int]()
-    for _, end in runner.prefill_steps(1, LONG):
-        ends.append(end)
+    for step in runner.prefill_steps(1, LONG):
+        ends.append(step.end)
         tokens += runner.decode(2)[0].tokens
+        runner.run_prefill([step])
     assert ends == [8, 16, 24, 32, 40]
     alone = engine.new_runner(1, has_stops=False)
     alone.prefill(0, SHORT)
