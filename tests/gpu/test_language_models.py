@@ -1,5 +1,11 @@
-"""On a GPU: tokens and scores of language models, alone, in a batch, drawn, and drafted."""
+"""On a GPU: tokens and scores of language models, alone, in a batch, drawn, drafted, and served."""
 
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +13,9 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
+from jaxdelegate.serve.limits import Limits
+from jaxdelegate.serve.running import Server
+from jaxdelegate.serve.settings import ServeSettings
 from tests.gpu.on_device import NEEDS_DEVICE, PLATFORM
 
 for _package in ("litert_lm_builder", "minijinja", "tokenizers"):
@@ -86,3 +95,44 @@ def test_drafted_tokens_are_those_of_plain_decoding(tmp_path: Path) -> None:
         with lm.Engine(path, options=options, enable_speculative_decoding=drafts) as engine:
             found.append([c.token_ids for c in engine.generate(PROMPTS, max_output_tokens=16)])
     assert found[0] == found[1]
+
+
+@pytest.fixture
+def port(path: Path) -> Iterator[int]:
+    """A server's, with fewer slots than clients."""
+    lines = queue.Queue[str]()
+    settings = ServeSettings(max_batch_size=4, delegate_options={"platform": PLATFORM})
+    server = Server({"tiny": path}, settings, Limits(), port=0, say=lines.put)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    found = int(lines.get(timeout=60).rpartition(":")[2])
+    try:
+        assert "is ready" in lines.get(timeout=600)
+        yield found
+    finally:
+        server.stop()
+        thread.join(60)
+
+
+def test_clients_at_once_get_the_texts_of_an_engine_alone(port: int, engine: lm.Engine) -> None:
+    """Prompts of many lengths join while others are generating, and leave at different steps."""
+    prompts = [prompt * count for count in (1, 2) for prompt in PROMPTS]
+    limits = [4 + 3 * (n % 7) for n in range(len(prompts))]
+
+    def answer(prompt: str, limit: int) -> str:
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": limit, "temperature": 0}
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+        with contextlib.closing(connection):
+            connection.request("POST", "/v1/completions", json.dumps(body))
+            response = connection.getresponse()
+            assert response.status == 200
+            text: str = json.loads(response.read())["choices"][0]["text"]
+            return text
+
+    want = [
+        engine.generate([prompt], max_output_tokens=limit)[0].text
+        for prompt, limit in zip(prompts, limits, strict=True)
+    ]
+    for _ in range(2):  # the second time with caches that have the prompts
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            assert [*pool.map(answer, prompts, limits)] == want
