@@ -3,7 +3,7 @@
     python bench/accept_gpu.py [--out=accept_gpu.jsonl] [--minutes=10]
         [--platform=gpu] [--networks=mobilenet_v2,resnet50] [--batches=1,128]
         [--columns=float16,float32,integer,float_view] [--rounds=30] [--seconds=5]
-        [--notests] [--select=EXPRESSION] [--jobs=6]
+        [--notests] [--select=EXPRESSION] [--jobs=6] [--clients=1,16,64] [--bundle=FILE]
 
 It needs the repository, jaxdelegate installed with its extra for CUDA, and pytest, but no network
 and no files: networks are built in memory with random weights (tests/support/). Other engines take
@@ -12,12 +12,15 @@ files). An absent engine is listed with the reason; an engine that computes on t
 
 It runs `pytest -m gpu`, then bench/compare.py for each network, batch and dtype, each in its own
 process: engines are checked before they are timed, and rounds are interleaved. PyTorch's
-max-autotune, which compiles for minutes, and torch.compile without CUDA graphs come last. `--out`
+max-autotune, which compiles for minutes, and torch.compile without CUDA graphs come last. Before
+them bench/serve_language_models.py measures 1, 16 and 64 clients of a server with a language model,
+a small one with random weights or `--bundle`; this has not run on a GPU yet. `--out`
 gets a JSON line for each; the table (.md) and, where matplotlib is installed, the plot (.png) are
 written next to it. Run it again to continue: what has a line is not measured again. The exit status
-is 1 if a test failed or one of our engines did not run.
+is 1 if a test failed, one of our engines did not run, or a client got a wrong text.
 
-To try the script on a machine without a GPU: --platform=cpu --networks=small_bert --rounds=3.
+To try the script on a machine without a GPU: --platform=cpu --networks=small_bert --rounds=3
+--clients=1,2.
 """
 
 import importlib.util
@@ -34,7 +37,7 @@ from xml.etree import ElementTree
 
 from absl import app, flags
 from accept_report import failures, plot, table
-from harness import append
+from harness import append, last_line
 from matrix import CORES, Case, lines, measure, pending
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
@@ -53,6 +56,8 @@ flags.DEFINE_float("seconds", 5.0, "No further round after these, once five are 
 flags.DEFINE_float("timeout", 600.0, "Seconds that one process may take.", 1.0)
 flags.DEFINE_bool("tests", True, "Run tests/gpu first.")
 flags.DEFINE_string("select", None, "Only these tests: pytest's -k.")
+flags.DEFINE_list("clients", ["1", "16", "64"], "Of the server, at once; empty: no server.")
+flags.DEFINE_string("bundle", None, "A .litertlm for the server; unset: one of random weights.")
 flags.DEFINE_integer("jobs", 6, "Processes for the tests, if pytest-xdist is installed.", 1)
 
 ROOT = Path(__file__).parents[1]
@@ -190,6 +195,40 @@ def built(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     return found
 
 
+def run_server(platform: str, clients: Sequence[str], out: Path) -> None:
+    """Append the record of bench/serve_language_models.py, or why there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = Path(FLAGS.bundle or Path(folder) / "random.litertlm")
+        dtype = "float32" if platform == "cpu" else "float16"
+        command = [sys.executable, str(Path(__file__).with_name("serve_language_models.py"))]
+        command += [str(bundle), f"--platform={platform}", f"--compute_dtype={dtype}"]
+        command += [f"--slots={max(map(int, clients))}", f"--rounds={FLAGS.rounds // 10 or 1}"]
+        command += [*(f"--clients={n}" for n in clients), f"--out={out}"]
+        # The engine that knows the right texts shares the device's memory with the server.
+        environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        try:
+            if not FLAGS.bundle:
+                bundle.write_bytes(random_bundle())
+            ended = subprocess.run(
+                command, env=environment, timeout=FLAGS.timeout, capture_output=True, check=False
+            )
+            refused = last_line(RuntimeError(ended.stderr.decode(errors="replace")))
+        except (ImportError, subprocess.TimeoutExpired) as error:
+            refused = last_line(error)
+        else:
+            if ended.returncode == 0:
+                return
+    append({"bench": "serve_language_models", "refused": refused}, str(out), echo=False)
+
+
+def random_bundle() -> bytes:
+    """A language model of one wide attention layer; an ImportError without the extra `lm`."""
+    models = importlib.import_module("tests.support.language_models")
+    model = models.language_model(hidden=1024, capacity=1024, prefill=(32, 128))
+    content: bytes = models.language_bundle(model=model)
+    return content
+
+
 def extra_arguments(case: Case) -> list[str]:
     # Integer mode has the bits of LiteRT's reference kernels, which are slow.
     reference = "exact" if case.options.get("quant_mode") == "integer" else "plain"
@@ -230,6 +269,9 @@ def main(_argv: list[str]) -> None:
     if FLAGS.tests and not tested:
         found = run_tests(FLAGS.platform, FLAGS.select, FLAGS.jobs)
         append({**device, **found}, str(out), echo=False)
+    has_served = any(r["bench"] == "serve_language_models" for r in lines(out))
+    if any(FLAGS.clients) and not has_served:
+        run_server(FLAGS.platform, FLAGS.clients, out)
     with tempfile.TemporaryDirectory() as folder:
         graphs = built(Path(folder), FLAGS.networks)
         matrix = pending(cases(graphs, wanted, batches, FLAGS.platform), out)

@@ -29,6 +29,7 @@ def table(records: Records) -> str:
         "# Acceptance run",
         *(f"* {line}" for line in _machines(measured)),
         *(f"* {_tests(r)}" for r in _last_tests(records)),
+        *(f"* {line}" for r in _served(records) for line in _server(r)),
         "",
         "Medians of interleaved rounds. A peer is another engine on the same kind of device, with",
         "arrays in the same place; XNNPACK is on the CPU, with all its cores.",
@@ -46,6 +47,9 @@ def failures(records: Records) -> list[str]:
     """The reasons to reject the machine; none if it is accepted."""
     tests = _last_tests(records)
     found = [_tests(r) for r in tests if "not_run" in r or r["failed"]]
+    for r in _served(records):
+        if "refused" in r or any(r["wrong"].values()):
+            found += _server(r)
     for r in (r for r in records if r["bench"] == "compare"):
         if "refused" in r:
             found.append(f"{_case(r)}: {r['refused']}")
@@ -162,6 +166,19 @@ def _steady(gpu: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _last_tests(records: Records) -> Records:
     return [r for r in records if r["bench"] == "accept_tests"][-1:]
+
+
+def _served(records: Records) -> Records:
+    return [r for r in records if r["bench"] == "serve_language_models"]
+
+
+def _server(r: Mapping[str, Any]) -> list[str]:
+    if "refused" in r:
+        return [f"the server of a language model did not run: {r['refused']}"]
+    rates = {key: each[OURS]["median"] for key, each in r.items() if key.startswith("clients_")}
+    each = ", ".join(f"{rate:,.0f} ({n.removeprefix('clients_')})" for n, rate in rates.items())
+    wrong = f"{r['wrong'][OURS]} wrong texts"
+    return [f"{r['bundle']} served, {r['compute_dtype']}: tokens/s (clients): {each}; {wrong}"]
 
 
 def _tests(r: Mapping[str, Any]) -> str:

@@ -2,15 +2,16 @@
 
     NPROC=2 python bench/serve_language_models.py model.litertlm [--litert_lm=litert-lm]
         [--clients=8] [--answer_tokens=64] [--requests=4] [--rounds=7] [--out=FILE]
+        [--platform=gpu --compute_dtype=float16]
     python bench/serve_language_models.py model.litertlm --soak=10000 [--clients=12] [--slots=8]
         [--hostile=9]
 
 First each server answers every chat alone: jaxdelegate's texts must be those of `lm.Engine`, and
 `litert_lm_equal` counts those of litert-lm that are. Chats whose answers hang on rounding are left
-out. Then closed loops run in turn, in each round
-those of both servers: one client, then `clients` at once, `requests` chats each. Under load every
-text must be that of the server alone; `wrong` counts the others. `--litert_lm` is the command of a
-package litert-lm, whose environment may be another one; without it jaxdelegate is measured alone.
+out. Then closed loops run in turn, in each round those of both servers: one client, then `clients`
+at once (or each of several numbers), `requests` chats each. Under load every text must be that of
+the server alone; `wrong` counts the others. `--litert_lm` is the command of a package litert-lm,
+whose environment may be another one; without it jaxdelegate is measured alone.
 
 `--soak` sends as many requests of mixed lengths, half of them streams; every fifth client
 disconnects early. None may be lost, each text must be that of an engine alone, nothing may run at
@@ -38,7 +39,9 @@ from text_clients import NAME, Case, Soak, answer, at_once, cases, hostile, lite
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("litert_lm", None, "The command litert-lm; None: jaxdelegate alone.")
-flags.DEFINE_integer("clients", 8, "At once.", 1)
+flags.DEFINE_multi_integer("clients", [8], "At once; several numbers, one after the other.", 1)
+flags.DEFINE_string("platform", "cpu", "Where jaxdelegate runs: cpu, gpu or tpu.")
+flags.DEFINE_string("compute_dtype", "float32", "JaxDelegate's option.")
 flags.DEFINE_integer("slots", 8, "--max_batch_size of jaxdelegate.", 1)
 flags.DEFINE_integer("answer_tokens", 64, "The most tokens of an answer.", 1)
 flags.DEFINE_integer("requests", 4, "Of each client in a round.", 1)
@@ -50,12 +53,22 @@ flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
 GROWTH = 0.02
 _CASES = 24  # of the soak test
+_MOST_CHATS = 16  # that differ
 
 Record = dict[str, Any]
 
 
 def served(bundle: Path) -> ServerProcess:
-    return ServerProcess(str(bundle), f"--name={NAME}", f"--max_batch_size={FLAGS.slots}")
+    options = [f"--jax_{name}={value}" for name, value in _options().items()]
+    return ServerProcess(str(bundle), f"--name={NAME}", f"--max_batch_size={FLAGS.slots}", *options)
+
+
+def _options() -> dict[str, str]:
+    return {"platform": FLAGS.platform, "compute_dtype": FLAGS.compute_dtype}
+
+
+def _most_clients() -> int:
+    return max(FLAGS.clients)
 
 
 # ---- tokens per second
@@ -81,7 +94,8 @@ class Server:
 
 
 def measured(bundle: Path, folder: Path) -> Record:
-    chats = cases(bundle, [FLAGS.answer_tokens] * FLAGS.clients, FLAGS.slots)
+    limits = [FLAGS.answer_tokens] * min(_most_clients(), _MOST_CHATS)
+    chats = cases(bundle, limits, FLAGS.slots, _options())
     with contextlib.ExitStack() as ends:
         own = ends.enter_context(served(bundle))
         own.wait_until_ready()
@@ -92,7 +106,7 @@ def measured(bundle: Path, folder: Path) -> Record:
             other = litert_lm_server(FLAGS.litert_lm, bundle, folder, _free_port())
             servers["litert_lm"] = Server(ends.enter_context(other), chats)
         rates: dict[int, dict[str, list[float]]] = {
-            n: {name: [] for name in servers} for n in sorted({1, FLAGS.clients})
+            n: {name: [] for name in servers} for n in sorted({1, *FLAGS.clients})
         }
         for clients, each in rates.items():
             for _ in range(FLAGS.rounds):
@@ -131,13 +145,13 @@ def _free_port() -> int:
 def soaked(bundle: Path) -> tuple[Record, bool]:
     rng = random.Random(FLAGS.seed)
     limits = [rng.randint(1, FLAGS.answer_tokens) for _ in range(_CASES)]
-    chats, begin = cases(bundle, limits, FLAGS.slots), time.perf_counter()
+    chats, begin = cases(bundle, limits, FLAGS.slots, _options()), time.perf_counter()
     with served(bundle) as server:
         server.wait_until_ready()
         soak = Soak(server, chats, FLAGS.soak, FLAGS.seed)
         calls = [functools.partial(soak.request, n) for n in range(FLAGS.soak)]
         with hostile(server.port, FLAGS.hostile):
-            at_once(FLAGS.clients, calls)
+            at_once(_most_clients(), calls)
         at_end = _running(server)
         for _ in range(100):  # those that left end before the next run
             if not at_end:
@@ -170,7 +184,7 @@ def main(arguments: list[str]) -> int:
         raise app.UsageError(f"expected one bundle, got {len(arguments) - 1}")
     bundle, is_healthy = Path(arguments[1]), True
     head = {"bundle": bundle.name, "threads": threads(), "slots": FLAGS.slots}
-    head |= {"clients": FLAGS.clients, "answer_tokens": FLAGS.answer_tokens}
+    head |= {"clients": _most_clients(), "answer_tokens": FLAGS.answer_tokens, **_options()}
     with tempfile.TemporaryDirectory() as folder:
         if FLAGS.soak:
             found, is_healthy = soaked(bundle)

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,14 +41,14 @@ class Case:
     text: str
 
 
-def cases(path: Path, limits: Sequence[int], slots: int) -> list[Case]:
-    """One for each limit of tokens; their messages differ.
+def cases(path: Path, limits: Sequence[int], slots: int, options: Mapping[str, Any]) -> list[Case]:
+    """One for each limit of tokens; their messages differ. `options`: of JaxDelegate.
 
     Chats whose answer hangs on rounding are left out: it must be the same with one slot and with
     many, and when caches have a part of the prompt or all of it.
     """
     found, number = list[Case](), 0
-    with lm.Engine(path, max_batch=slots) as engine:
+    with lm.Engine(path, max_batch=slots, options=options) as engine:
         renderer = engine.text.renderer().without_lists()
         params = engine.text.sampling_params(lm.SamplerConfig(top_k=1))
         used = engine.new_runner(slots)

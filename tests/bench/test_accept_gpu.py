@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.children import compiling_quickly
+from tests.support.language_models import language_bundle, language_model
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "accept_gpu.py"
 SPREAD = {"median": 2.0, "p10": 1.0, "p90": 3.0}
@@ -25,13 +26,17 @@ def accept(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.litert
 def test_a_dry_run_on_a_cpu_measures_and_goes_on(tmp_path: Path) -> None:
-    out = tmp_path / "accept.jsonl"
+    out, bundle = tmp_path / "accept.jsonl", tmp_path / "tiny.litertlm"
+    bundle.write_bytes(language_bundle(model=language_model(capacity=512)))
     arguments = ["--platform=cpu", "--networks=small_bert", "--batches=2", "--columns=float32"]
     arguments += ["--rounds=3", "--select=masked_attention and float32", "--jobs=1"]
+    arguments += ["--clients=1,3", f"--bundle={bundle}"]
     done = accept(out, *arguments)
     assert done.returncode == 0, done.stderr
-    tests, line = (json.loads(text) for text in out.read_text().splitlines())
+    tests, served, line = (json.loads(text) for text in out.read_text().splitlines())
     assert tests["tests"] > 0 == tests["failed"]
+    assert (served["wrong"], served["slots"]) == ({"jaxdelegate": 0}, 3)
+    assert {"clients_1", "clients_3"} <= served.keys()
     assert line["options"] == {"platform": "cpu"}
     assert {place.split()[0] for place in line["devices"].values()} == {"cpu"}
     assert {"litert_xnnpack", "jaxdelegate", "jaxdelegate_on_device"} <= line["ms"].keys()
@@ -39,6 +44,7 @@ def test_a_dry_run_on_a_cpu_measures_and_goes_on(tmp_path: Path) -> None:
     assert line["ratio_to_peer"]["host"]["peer"]
     text = out.with_suffix(".md").read_text()
     assert "| small_bert | 2 | float32 | device |" in text
+    assert "* tiny.litertlm served, float32: tokens/s (clients): " in text
     assert "| litert_gpu | there is no GPU |" in text
     before = out.read_text()
     again = accept(out, *arguments)
@@ -92,6 +98,14 @@ def test_what_speaks_against_a_machine() -> None:
     assert failures([{**tests, "failed": 0}, compared()]) == []
     assert failures([tests]) == ["tests/gpu: 2 passed, 1 failed (test_x), 0 skipped"]
     assert failures([{"bench": "accept_tests", "not_run": "no pytest"}])
+    served = {"bench": "serve_language_models", "refused": "status 500"}
+    said = "the server of a language model did not run: status 500"
+    assert failures([{**tests, "failed": 0}, served]) == [said]
+    rates = {"bundle": "b", "compute_dtype": "float16", "clients_16": {"jaxdelegate": SPREAD}}
+    served = {"bench": "serve_language_models", "wrong": {"jaxdelegate": 1}, **rates}
+    said = "b served, float16: tokens/s (clients): 2 (16); 1 wrong texts"
+    assert failures([served]) == [said]
+    assert failures([{**served, "wrong": {"jaxdelegate": 0}}]) == []
     wrong = compared(absent={"jaxdelegate_on_device": "disagrees: error 1"})
     assert failures([wrong]) == [
         "resnet50, batch 128, float16: jaxdelegate_on_device is absent: disagrees: error 1"

@@ -29,10 +29,10 @@ def ran(folder: Path, *flags: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_rates(tmp_path: Path) -> None:
-    small = ("--clients=3", "--slots=2", "--answer_tokens=6", "--requests=2", "--rounds=2")
-    found = ran(tmp_path, *small)
+    small = ("--slots=2", "--answer_tokens=6", "--requests=2", "--rounds=2")
+    found = ran(tmp_path, "--clients=2", "--clients=3", *small)
     assert (found["chats"], found["wrong"]) == (3, {"jaxdelegate": 0})
-    for clients in (1, 3):
+    for clients in (1, 2, 3):
         assert found[f"clients_{clients}"]["jaxdelegate"]["median"] > 0
 
 
