@@ -196,7 +196,7 @@ def built(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def run_server(platform: str, clients: Sequence[str], out: Path) -> None:
-    """Append the record of bench/serve_language_models.py, or why there is none."""
+    """Append the record of bench/serve_language_models.py, or the reason for none."""
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(FLAGS.bundle or Path(folder) / "random.litertlm")
         dtype = "float32" if platform == "cpu" else "float16"

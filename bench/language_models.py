@@ -6,10 +6,13 @@
 
 Both engines read the same prompt and continue it greedily, one after the other in each round; first
 their answers are compared: `equal_characters` of `characters`. A prompt is read into a new session,
-so that no cache is used again. `batch` is `Engine.generate` with as many prompts: with reading
-them, and the answers alone, whose rate `batch_ratio` compares with that of one answer. `process` is
-one that reads the prompt and generates eight tokens: its seconds, with programs that were stored
-before, and its largest resident memory. On a GPU or a TPU jaxdelegate is measured alone.
+so that no cache is used again. `batch` prompts at once are `Engine.generate` as a whole
+(`batch_tokens_per_s`), and its parts apart: `batch_caches_s` until the caches are there,
+`batch_prompt_tokens_per_s` of reading, and `batch_answer_tokens_per_s` of answers alone, which
+`batch_ratio` compares with the rate of one answer. `first_batch_s` is the first run, which compiles
+or loads programs; no other figure has it. `process` is one that reads the prompt and generates
+eight tokens: its seconds, with programs that were stored before, and its largest resident memory.
+On a GPU or a TPU jaxdelegate is measured alone.
 """
 
 import shutil
@@ -106,6 +109,8 @@ def child(engine: str, path: str) -> dict[str, float]:
 
 
 def measure(path: str) -> dict[str, Any]:
+    from jaxdelegate.lm.benchmark import batch_times  # noqa: PLC0415 (not in a child)
+
     engines = {}
     for name in _ENGINES if FLAGS.platform == "cpu" else ("jaxdelegate",):
         try:
@@ -121,22 +126,23 @@ def measure(path: str) -> dict[str, Any]:
     times: dict[str, dict[str, list[float]]] = {
         kind: {name: [] for name in engines} for kind in ("prefill", "answer")
     }
-    prompts = [f"{n} {prompt}" for n in range(FLAGS.batch)]
-    lengths = (1, 1 + FLAGS.answer_tokens)
-    for count in lengths:  # compiles
-        answers = engine.generate(prompts, max_output_tokens=count)
-    of_batch: list[list[float]] = [[], []]  # seconds, with one token and with all
+    prompts = [engine.prompt_ids(f"{n} {prompt}") for n in range(FLAGS.batch)]
+    start = time.perf_counter()
+    engine.generate(prompts, max_output_tokens=FLAGS.answer_tokens)
+    found: dict[str, Any] = {"first_batch_s": time.perf_counter() - start}
+    batch_times(engine, prompts, FLAGS.answer_tokens)
+    batch, parts = list[float](), []
     for _ in range(FLAGS.rounds):
         for name, (_, session) in engines.items():
             run = Run(session(FLAGS.answer_tokens), prompt)
             times["prefill"][name].append(run.prefill)
             times["answer"][name].append(run.whole - run.prefill)
-        for count, seconds in zip(lengths, of_batch, strict=True):
-            start = time.perf_counter()
-            answers = engine.generate(prompts, max_output_tokens=count)
-            seconds.append(time.perf_counter() - start)
-    answered = sum(c.completion_tokens for c in answers)
-    found: dict[str, Any] = {"tokens": tokens, "weights_mb": engine.weight_bytes / 1e6}
+        start = time.perf_counter()
+        answers = engine.generate(prompts, max_output_tokens=FLAGS.answer_tokens)
+        seconds = time.perf_counter() - start
+        batch.append(sum(c.completion_tokens for c in answers) / seconds)
+        parts.append(batch_times(engine, prompts, FLAGS.answer_tokens))
+    found |= {"tokens": tokens, "weights_mb": engine.weight_bytes / 1e6}
     for kind, own in times.items():
         count = tokens if kind == "prefill" else FLAGS.answer_tokens
         found[f"{kind}_tokens_per_s"] = {
@@ -144,13 +150,15 @@ def measure(path: str) -> dict[str, Any]:
         }
         if "litert_lm" in own:
             found[f"{kind}_ratio"] = ratios(own, "litert_lm")["jaxdelegate"]
-    found["batch_tokens_per_s"] = spread([answered / t for t in of_batch[1]])
-    steps = [
-        (answered - FLAGS.batch) / (whole - first) for first, whole in zip(*of_batch, strict=True)
-    ]
-    found["batch_answer_tokens_per_s"] = spread(steps)
+    steps = [part.answer_tokens_per_s for part in parts]
     own = [FLAGS.answer_tokens / t for t in times["answer"]["jaxdelegate"]]
-    found["batch_ratio"] = spread([a / b for a, b in zip(steps, own, strict=True)])
+    found |= {
+        "batch_tokens_per_s": spread(batch),
+        "batch_caches_s": spread([part.caches_s for part in parts]),
+        "batch_prompt_tokens_per_s": spread([part.prompt_tokens_per_s for part in parts]),
+        "batch_answer_tokens_per_s": spread(steps),
+        "batch_ratio": spread([a / b for a, b in zip(steps, own, strict=True)]),
+    }
     if "litert_lm" in texts:
         a, b = texts["jaxdelegate"], texts["litert_lm"]
         pairs = enumerate(zip(a, b, strict=False))

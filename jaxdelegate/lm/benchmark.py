@@ -1,9 +1,13 @@
-"""How fast a bundle's language model reads and generates tokens, as `litert_lm.Benchmark`."""
+"""How fast a bundle's language model reads and generates tokens, as `litert_lm.Benchmark`.
 
+And how fast it does that for many prompts at once, each part apart.
+"""
+
+import dataclasses
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import OptionError
@@ -12,6 +16,8 @@ from jaxdelegate.lm.configs import Backend, SamplerConfig
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.lm.scheduler import Scheduler
+from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.unsupported import refuse
 
 
@@ -115,3 +121,60 @@ class Benchmark:
             last_decode_token_count=count,
             last_decode_tokens_per_second=count / (ended - read),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchTimes:
+    """Many prompts at once, as in `Engine.generate`, which does all three parts.
+
+    Attributes:
+        caches_s: seconds until their caches were there.
+        prompts_s: then until all prompts were read, but their last tokens.
+        answers_s: then until all answers had ended.
+        prompt_tokens: that were read.
+        answer_tokens: that were generated.
+    """
+
+    caches_s: float
+    prompts_s: float
+    answers_s: float
+    prompt_tokens: int
+    answer_tokens: int
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """Without caches and answers."""
+        return self.prompt_tokens / self.prompts_s
+
+    @property
+    def answer_tokens_per_s(self) -> float:
+        """Without caches and prompts."""
+        return self.answer_tokens / self.answers_s
+
+
+def batch_times(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> BatchTimes:
+    """Continue prompts greedily by `count` tokens each, whatever these are, all at once.
+
+    The first run of an engine also compiles or loads its programs. Errors as `Engine.generate`.
+    """
+    began = time.perf_counter()
+    runner = engine.new_runner(len(prompts), has_stops=False)
+    runner.cache.wait()
+    made = time.perf_counter()
+    scheduler = Scheduler(runner, StopSequences(()), is_streamed=False)
+    greedy = SamplingParams(SamplerConfig(top_k=1))
+    joined = [scheduler.join(Request(ids, count, greedy)) for ids in prompts]
+    while scheduler.prefill():
+        pass
+    runner.cache.wait()
+    read = time.perf_counter()
+    while scheduler.free < scheduler.slots:
+        scheduler.decode()
+    ended = time.perf_counter()
+    return BatchTimes(
+        made - began,
+        read - made,
+        ended - read,
+        sum(len(ids) - 1 for ids in prompts),
+        sum(len(active.tokens) for active in joined),
+    )

@@ -119,7 +119,7 @@ class LanguageGraph:
         drafter: None: the bundle has none, or not one that can be used.
         why_no_drafter: why; empty: it has one.
         hidden_size: elements of the hidden state of a token; 0: the model has none to return.
-        cache_dtype: as which programs carry float32 caches; None: as float32.
+        cache_dtype: in which programs have float32 caches; None: in float32.
     """
 
     prefill: tuple[Step, ...]
@@ -183,7 +183,7 @@ class LanguageGraph:
         return (*shape[:axis], length, *shape[axis + 1 :])
 
     def dtype(self, name: str) -> np.dtype:
-        """As which programs carry one of `carried`."""
+        """The dtype in which programs have one of `carried`."""
         own = self.carried[name].dtype
         is_reduced = self.cache_dtype is not None and is_cache(name) and own == np.float32
         return self.cache_dtype if is_reduced and self.cache_dtype is not None else own

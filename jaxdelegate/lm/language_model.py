@@ -34,7 +34,7 @@ class LengthError(Exception):
 
 
 def cache_dtype(compiler: Compiler) -> np.dtype | None:
-    """As which programs carry float32 caches; None: as float32.
+    """The dtype in which programs have float32 caches; None: float32.
 
     On a GPU in the dtype in which they compute: a step reads all of its caches, and products would
     round them nevertheless. An automatic choice of that dtype does not measure this.

@@ -43,7 +43,7 @@ def chunk_length(count: int, k: int, platform: str) -> int:
 
 
 def top_k(values: jax.Array, k: int, chunk: int) -> tuple[jax.Array, jax.Array]:
-    """As `lax.top_k`: the largest values and their places, the first ones of equal ones.
+    """The largest values and their places, as `lax.top_k`: the first ones of equal ones.
 
     The k chunks whose maxima are the largest, the first ones of equal ones, have all of them: each
     other chunk has k chunks before it, each with a value that comes before all of its own.

@@ -1,11 +1,13 @@
 """`lm.Benchmark`, as `litert_lm.Benchmark`."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm import Backend, Benchmark
+from jaxdelegate.lm import Backend, Benchmark, Engine
+from jaxdelegate.lm.benchmark import batch_times
 from tests.support.language_models import VOCABULARY, language_bundle
 
 
@@ -33,6 +35,21 @@ def test_all_tokens_are_generated_in_every_run(path: str) -> None:
         # Nothing is compiled in a run, and no run has the caches of another one.
         assert 0 < prefill < info.time_to_first_token_in_second < prefill + decode
         assert prefill + decode < info.init_time_in_second
+
+
+def test_parts_of_many_prompts(path: str) -> None:
+    with Engine(path, Backend.CPU(), max_batch=3, cache_dir=":nocache") as engine:
+        prompts = [[5] * n for n in (3, 20, 30)]
+        batch_times(engine, prompts, 12)
+        began = time.perf_counter()
+        times = batch_times(engine, prompts, 12)
+        whole = time.perf_counter() - began
+    assert (times.prompt_tokens, times.answer_tokens) == (50, 36)
+    parts = times.caches_s, times.prompts_s, times.answers_s
+    assert min(parts) > 0
+    assert sum(parts) <= whole
+    assert times.prompt_tokens_per_s == 50 / times.prompts_s
+    assert times.answer_tokens_per_s == 36 / times.answers_s
 
 
 def test_mistakes_are_named(path: str) -> None:

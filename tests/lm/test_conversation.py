@@ -124,13 +124,13 @@ def test_what_was_said_before(talk: Any) -> None:
 def test_only_new_tokens_are_read(talk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from jaxdelegate.lm.model_runner import ModelRunner
 
-    read, original = list[tuple[int, int]](), ModelRunner._prefill
+    read, original = list[tuple[int, int]](), ModelRunner.run_prefill
 
-    def spy(self: Any, slot: int, tokens: Any, start: int, step: int) -> None:
-        read.append((start, step))
-        original(self, slot, tokens, start, step)
+    def spy(self: Any, steps: Any) -> None:
+        read.extend((step.start, step.length) for step in steps)
+        original(self, steps)
 
-    monkeypatch.setattr(ModelRunner, "_prefill", spy)
+    monkeypatch.setattr(ModelRunner, "run_prefill", spy)
     with talk(filter_channel_content_from_kv_cache=False) as conversation:
         conversation.send_message("hello")
         count = conversation.token_count

@@ -90,4 +90,4 @@ def test_the_declared_token_fills_a_step(tmp_path: Path, monkeypatch: pytest.Mon
         path.write_bytes(language_bundle(model=language_model(is_recurrent=True), edit=edited))
         lm.Engine(path).new_runner(1).prefill(0, PROMPTS[0])
         spec, (_, tokens, *where) = ran.pop()
-        assert (spec.kind, tokens.tolist(), where) == ("prefill", [7, 8, *[pad] * 6], [0, 2])
+        assert (spec.kind, tokens.tolist(), where) == ("prefill", [[7, 8, *[pad] * 6]], [[0], [2]])
