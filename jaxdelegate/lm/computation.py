@@ -159,7 +159,6 @@ class _Traced:
         return {**caches, **carried}, outputs
 
     def _placed(self, places: Places, inputs: Any, start: Any, count: Any) -> dict[str, jax.Array]:
-        """The inputs of a signature that say where tokens are."""
         graph, length = self._graph, self._spec.length
         ring = graph.ring if graph.ring < graph.capacity else length
         resized = graph.resized(inputs, length)

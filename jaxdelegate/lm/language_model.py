@@ -161,7 +161,6 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         return all(specs[signature.outputs[name]].shape == s for name, s in wanted.items())
 
     def _models_of(self, spec: ProgramSpec) -> Mapping[str, Model]:
-        """The models whose signatures a program runs, by part."""
         models = self._models_for(spec.length)
         if not spec.variant.has_hidden_state:
             return models
@@ -172,7 +171,6 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         return {**models, "": self._with_hidden_states[spec.length]}
 
     def _models_for(self, length: int) -> Mapping[str, Model]:
-        """The models for caches of a length, by part."""
         capacity = self.graph.capacity
         if length == capacity or not is_magic(capacity):
             return self._models

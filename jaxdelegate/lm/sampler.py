@@ -168,12 +168,10 @@ def _has_bit(words: jax.Array, count: int) -> jax.Array:
 
 
 def _recent(places: jax.Array, count: jax.Array, window: jax.Array) -> jax.Array:
-    """Whether each place of the answer is among its last tokens."""
     return (places < count) & ((window == 0) | (places >= count - window))
 
 
 def _times(answer: jax.Array, counted: jax.Array, vocabulary: int) -> jax.Array:
-    """How many times each token appears at the counted places."""
     places = jnp.where(counted, answer, vocabulary)  # places beyond are dropped
     return jnp.zeros(vocabulary, np.float32).at[places].add(np.float32(1), mode="drop")
 

@@ -192,7 +192,7 @@ class Scheduler:
             together = self._prefill(slot, slots) if self._prefilling[slot] else [slot]
             has_step = bool(self._prefilling[slot])
             for each in together:
-                self._advance(each)
+                self._end_prefill_step(each)
             if has_step:
                 self.is_held = False
                 break
@@ -225,8 +225,7 @@ class Scheduler:
             return companions
         return companions if self._programs.has_prompts(step.length, programs) else []
 
-    def _advance(self, slot: int) -> None:
-        """A prompt has one step less to run; after the last one its answer begins."""
+    def _end_prefill_step(self, slot: int) -> None:
         active = self._running[slot]
         del self._prefilling[slot][:1]
         if not self._prefilling[slot]:
@@ -291,7 +290,6 @@ class Scheduler:
         return self._programs.is_alone(slots, programs)
 
     def _allowed(self, running: Sequence[ActiveRequest]) -> dict[int, np.ndarray]:
-        """The tokens that may come next, where a constraint says which."""
         allowed = {}
         for active in running:
             constraint = active.constraint

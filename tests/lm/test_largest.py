@@ -1,5 +1,6 @@
 """The largest logits, compared with `lax.top_k` and numpy."""
 
+import re
 from collections.abc import Callable
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from jax import lax
 
 from jaxdelegate.lm.largest import chunk_length, largest, top_k
+from tests.support.absent_gpu import lowered_for_gpu
 
 _NAN = np.array([0x7FC00000, 0xFFC00000, 0x7FC00001], np.uint32).view(np.float32)
 _ODD = np.array([0, -0.0, np.inf, -np.inf, 1, -1, *_NAN], np.float32)
@@ -59,6 +61,14 @@ def test_the_first_k_of_a_vocabulary(count: int, rng: np.random.Generator) -> No
         got = jax.jit(jax.vmap(lambda row, k=k, chunk=chunk: top_k(row, k, chunk)))(rows)
         for a, b in zip(got, want, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_a_gpu_sorts_only_what_chunks_leave() -> None:
+    rows, chunk = np.zeros((4, 151936), np.float32), chunk_length(151936, 64, "gpu")
+    text = lowered_for_gpu(jax.vmap(lambda row: top_k(row, 64, chunk)), rows)
+    assert re.findall(r"top_k.*?tensor<4x(\d+)x", text) == ["2374", "4096"]
+    text = lowered_for_gpu(jax.vmap(lambda row: largest(row, "gpu")), rows)
+    assert text.count("stablehlo.reduce(") == 1
 
 
 def test_where_chunks_are_worth_it() -> None:

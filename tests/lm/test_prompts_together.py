@@ -16,6 +16,7 @@ from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import Scheduler
 from tests.support.language_models import drafter_bundle, language_bundle, language_model
+from tests.support.windows import executor_metadata, windowed_model
 
 PROMPTS = [[5 + n] * (17 - n) for n in range(8)]  # the last one would fit into a step of 8
 
@@ -46,12 +47,14 @@ def prefills(ran: list[ProgramSpec]) -> Counter[tuple[str, int]]:
 def bundle_of(kind: str) -> bytes:
     if kind == "gemma4":
         return drafter_bundle()
+    if kind == "windows":
+        return language_bundle(model=windowed_model(), sections=[executor_metadata()])
     return language_bundle(
         model=language_model(prefill=(8, 32), is_recurrent=kind == "recurrent", hidden=32)
     )
 
 
-@pytest.mark.parametrize("kind", ["plain", "recurrent", "gemma4"])
+@pytest.mark.parametrize("kind", ["plain", "recurrent", "gemma4", "windows"])
 def test_answers_are_those_of_prompts_one_by_one(
     kind: str, specs: list[ProgramSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +66,7 @@ def test_answers_are_those_of_prompts_one_by_one(
     specs.clear()
     as_on_a_gpu(monkeypatch)
     assert generate() == alone
-    if kind == "gemma4":
+    if kind in ("gemma4", "windows"):
         assert prefills(specs)["prefill_8", 8] > 0
     else:
         assert prefills(specs) == {("prefill_32", 8): 1}
