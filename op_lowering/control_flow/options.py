@@ -4,6 +4,7 @@ import dataclasses
 
 from jaxdelegate.op_lowering.records import c_struct as c
 from jaxdelegate.op_lowering.records import costs
+from jaxdelegate.op_lowering.records.custom import FlexbufferOptions
 from jaxdelegate.op_lowering.records.enums import CustomOptionsFormat
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, table
 from jaxdelegate.op_lowering.records.record import Options, Record
@@ -38,6 +39,23 @@ class StableHLOCompositeOptions(Record):
     composite_attributes: bytes = b""
     composite_attributes_format: CustomOptionsFormat = CustomOptionsFormat.FLEXBUFFERS
     version: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RmsNormAttributes(FlexbufferOptions):
+    """Attributes of `odml.rms_norm`: x / sqrt(mean(x^2) + epsilon) * scale, over the last axis."""
+
+    epsilon: float = 0.0
+
+
+def rms_norm_epsilon(o: StableHLOCompositeOptions) -> float | None:
+    """The epsilon of a composite `odml.rms_norm`; None: it is another one, or has none."""
+    if o.name != "odml.rms_norm":
+        return None
+    try:
+        return RmsNormAttributes.from_bytes(o.composite_attributes).epsilon or None
+    except ValueError:
+        return None
 
 
 class StablehloCaseOptions(Record):

@@ -3,7 +3,14 @@
 from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.records import costs
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Nonlinearity
-from jaxdelegate.op_lowering.records.operator import REDUCED, OperatorRecord, sums_products, table
+from jaxdelegate.op_lowering.records.operator import (
+    REDUCED,
+    OperatorRecord,
+    Precision,
+    Result,
+    sums_products,
+    table,
+)
 from jaxdelegate.op_lowering.records.record import Record
 
 
@@ -35,6 +42,22 @@ class AttentionOptions(FusedOptions):
     values_last: bool = False  # v is [..., H, S]
 
 
+class DecodeAttentionOptions(FusedOptions):
+    """softmax(scale * q k^T + mask) v for one new place of caches, whose entries are k and v.
+
+    Inputs: q, k and v; the caches of keys [..., S, H] and values, one matrix for each head; the new
+    place, int32 []; the mask [..., S]; and, or absent: the scales [H] of normalized q, k and v;
+    cosines and sines [..., H] by which q and k are rotated. Outputs: y, and both caches.
+    """
+
+    logits: tuple[int, ...] = ()  # the shape of the softmax, [..., heads of keys, queries, S]
+    scale: float = 1.0  # multiplies the logits
+    cap: float = 0.0  # then cap * tanh(logits / cap); 0: not
+    keys_last: bool = False  # the cache of keys is [..., H, S]
+    values_last: bool = False  # the cache of values is [..., H, S]
+    epsilons: tuple[float, float, float] = (0.0, 0.0, 0.0)  # of RMS norms of q, k and v; 0: none
+
+
 class FusedConvolutionOptions(FusedOptions):
     """A convolution, a residual added to it, an activation: inputs x, filter, bias, residual.
 
@@ -53,6 +76,13 @@ def _epilogue_convolution(op: costs.Operation[FusedConvolutionOptions]) -> costs
 
 RECORDS = table(
     OperatorRecord("fused_attention", AttentionOptions, cost=costs.unknown, precision=REDUCED),
+    OperatorRecord(
+        "fused_decode_attention",
+        DecodeAttentionOptions,
+        cost=costs.unknown,
+        # Its kernel reads sums of products as they are; to round them would be another kernel.
+        precision=Precision(Result.REDUCED, reads_unrounded=True),
+    ),
     sums_products("fused_convolution", FusedConvolutionOptions, cost=_epilogue_convolution),
     OperatorRecord(
         "fused_layer_norm", LayerNormOptions, cost=costs.unknown, precision=REDUCED, rereads=True

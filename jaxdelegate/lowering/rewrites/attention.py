@@ -17,13 +17,17 @@ from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class _Logits:
-    """A product of queries and keys, times `scale`, plus an optional mask."""
+class Logits:
+    """A product of queries and keys, times `scale`, plus an optional mask.
+
+    `cap`: cap * tanh(product * scale / cap) instead; 0: not.
+    """
 
     product: Operator
     scale: float
     mask: tuple[int, ...]
     parts: frozenset[int]
+    cap: float = 0.0
 
 
 def fuse_attention(rewriter: PatternRewriter, operator: Operator) -> bool:
@@ -31,13 +35,13 @@ def fuse_attention(rewriter: PatternRewriter, operator: Operator) -> bool:
     o = operator.options
     if operator.name != "SOFTMAX" or not isinstance(o, SoftmaxOptions) or o.beta != 1:
         return False
-    mixed, logits = _mixed(rewriter, operator), _logits(rewriter, operator.inputs[0])
-    if mixed is None or logits is None:
+    mixed, logits = mixed_by(rewriter, operator), logits_of(rewriter, operator.inputs[0])
+    if mixed is None or logits is None or logits.cap:
         return False
     mix, reshapes = mixed
     arrays = (*logits.product.inputs, mix.inputs[1])
     shape = rewriter.shape(operator.inputs[0])
-    are_last = not _is_adjoint(logits.product), _is_adjoint(mix)
+    are_last = not is_adjoint(logits.product), is_adjoint(mix)
     if not _fits(rewriter, arrays, shape, are_last):
         return False
     options = AttentionOptions(shape, logits.scale, *are_last)
@@ -45,7 +49,9 @@ def fuse_attention(rewriter: PatternRewriter, operator: Operator) -> bool:
     return rewriter.fuse("fused_attention", options, (*arrays, *logits.mask), mix, parts)
 
 
-def _mixed(rewriter: PatternRewriter, operator: Operator) -> tuple[Operator, frozenset[int]] | None:
+def mixed_by(
+    rewriter: PatternRewriter, operator: Operator
+) -> tuple[Operator, frozenset[int]] | None:
     """The product of a softmax and values, and the reshapes between them."""
     parts: set[int] = set()
     reader, tensor = operator, operator.outputs[0]
@@ -59,21 +65,44 @@ def _mixed(rewriter: PatternRewriter, operator: Operator) -> tuple[Operator, fro
     return (reader, frozenset(parts)) if is_product else None
 
 
-def _logits(rewriter: PatternRewriter, tensor: int) -> _Logits | None:
-    """A softmax's input; None if it is not a product that may be scaled and masked."""
+def logits_of(rewriter: PatternRewriter, tensor: int) -> Logits | None:
+    """A softmax's input; None if it is not a product that may be scaled, capped and masked."""
     for scores in dict.fromkeys((tensor, *operands(rewriter, tensor))):
         source, reshapes = before_reshapes(rewriter, scores)
-        product = rewriter.producer(source)
-        if product is None or not _is_product(product):
+        logits = _product(rewriter, source) or _capped(rewriter, source)
+        if logits is None:
             continue
         expansion = expanded(rewriter, tensor, (scores,))
         masks = {m: value for m, value in expansion.terms.items() if m != (scores,)}
         are_plain = all(len(m) == 1 and is_close(value, 1) for m, value in masks.items())
-        if (scores,) in expansion.terms and len(masks) <= 1 and are_plain:
-            mask = next(iter(masks), ())
-            parts = expansion.parts | reshapes | {product.index}
-            return _Logits(product, expansion.terms[(scores,)], mask, parts)
+        factor = expansion.terms.get((scores,))
+        if factor is not None and len(masks) <= 1 and are_plain:
+            return dataclasses.replace(
+                logits,
+                scale=logits.scale * factor,
+                cap=logits.cap * factor,
+                mask=next(iter(masks), ()),
+                parts=logits.parts | expansion.parts | reshapes,
+            )
     return None
+
+
+def _product(rewriter: PatternRewriter, tensor: int) -> Logits | None:
+    product = rewriter.producer(tensor)
+    if product is None or not _is_product(product):
+        return None
+    return Logits(product, 1.0, (), frozenset({product.index}))
+
+
+def _capped(rewriter: PatternRewriter, tensor: int) -> Logits | None:
+    """Tanh of a scaled product, as a product with a cap of 1."""
+    tanh = rewriter.producer(tensor)
+    if tanh is None or tanh.name != "TANH":
+        return None
+    logits = logits_of(rewriter, tanh.inputs[0])
+    if logits is None or logits.mask or logits.cap:
+        return None
+    return dataclasses.replace(logits, cap=1.0, parts=logits.parts | {tanh.index})
 
 
 def _is_product(operator: Operator) -> bool:
@@ -81,7 +110,7 @@ def _is_product(operator: Operator) -> bool:
     return isinstance(o, BatchMatMulOptions) and not o.adj_x
 
 
-def _is_adjoint(operator: Operator) -> bool:
+def is_adjoint(operator: Operator) -> bool:
     return isinstance(operator.options, BatchMatMulOptions) and operator.options.adj_y
 
 

@@ -39,7 +39,7 @@ def _holds(value: int) -> Callable[[PatternRewriter, Operator], bool]:
     return test
 
 
-def _keeps_order(rewriter: PatternRewriter, operator: Operator) -> bool:
+def keeps_order(rewriter: PatternRewriter, operator: Operator) -> bool:
     """Whether a permutation keeps the order of all dimensions larger than one."""
     array = rewriter.const(operator.inputs[1])
     if array is None:
@@ -67,7 +67,7 @@ _TESTS: dict[str, Callable[[PatternRewriter, Operator], bool]] = {
     "TILE": _holds(1),
     "PAD": _holds(0),
     "PADV2": _holds(0),
-    "TRANSPOSE": _keeps_order,
+    "TRANSPOSE": keeps_order,
     "CONCATENATION": _is_one,
     "SLICE": _is_not_empty,
 }

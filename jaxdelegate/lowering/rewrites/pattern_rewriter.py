@@ -153,18 +153,25 @@ class PatternRewriter:
         inputs: Sequence[int],
         root: Operator,
         parts: Collection[int],
+        results: Sequence[int] = (),
     ) -> bool:
         """Replace `root` and the other parts, by index, by an operator of another name.
 
-        False if its rule rejects it, or if intermediate results are used elsewhere.
+        False if its rule rejects it, or if intermediate results are used elsewhere. `results` of
+        parts are further outputs: others may use them, after the last part.
         """
         whole = frozenset({*parts, root.index})
         operators = [self._operators[i] for i in sorted(whole)]
-        inner = [i for op in operators if op.index != root.index for i in op.outputs]
-        if not all(self._stays_among(i, whole) for i in inner) or not set(inputs).isdisjoint(inner):
+        outputs = (*root.outputs, *results)
+        inner = {i for op in operators for i in op.outputs}.difference(outputs)
+        if not all(self._stays_among(i, whole) for i in inner) or not inner.isdisjoint(inputs):
+            return False
+        last = max(self._places[i] for i in whole)
+        readers = {i for tensor in results for i in self._readers.get(tensor, ())} - whole
+        if any(self._places[i] < last for i in readers):
             return False
         fused = dataclasses.replace(
-            root, name=name, version=1, inputs=tuple(inputs), options=options
+            root, name=name, version=1, inputs=tuple(inputs), outputs=outputs, options=options
         )
         return self.merge(fused, operators)
 

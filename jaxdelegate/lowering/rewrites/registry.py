@@ -6,6 +6,7 @@ from jaxdelegate.errors import OptionError
 from jaxdelegate.lowering.rewrites import (
     attention,
     cleanup,
+    decode_attention,
     epilogues,
     gelu,
     layer_norm,
@@ -19,7 +20,7 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 Rewrite = Callable[[PatternRewriter, Operator], bool]  # whether it changed anything
 
 # In the order of application: each may enable those after it.
-_MODULES = (cleanup, padding, scaling, gelu, layer_norm, attention, epilogues)
+_MODULES = (cleanup, padding, scaling, gelu, layer_norm, decode_attention, attention, epilogues)
 
 REWRITES: dict[str, Rewrite] = {
     name: rewrite for module in _MODULES for name, rewrite in module.REWRITES.items()

@@ -1,0 +1,89 @@
+"""Answers with the GPU kernel of a decode step's attention, which Pallas interprets here."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+from jaxdelegate import lm
+from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.lm.completions import Completion
+from jaxdelegate.op_lowering.fused import decode_attention_triton
+from jaxdelegate.op_lowering.rule import KernelSet
+from tests.support.decoder_families import FAMILIES, decoder
+from tests.support.language_models import language_bundle
+from tests.support.windows import executor_metadata, windowed_model
+
+_CONTEXT = Compiler.context.func
+PROMPTS = [[7, 8, 9], [*range(20, 45)], [5]]
+
+
+def completions(path: Path, max_batch: int) -> Sequence[Completion]:
+    engine = lm.Engine(path, lm.Backend.CPU(), max_batch=max_batch, cache_dir=":nocache")
+    return engine.generate(PROMPTS, max_output_tokens=12, log_probabilities=True)
+
+
+Kernels = list[decode_attention_triton.Form]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Compilers after this have a context with changes."""
+    changed = functools.partial(dataclasses.replace, **changes)
+    context = _CONTEXT
+    monkeypatch.setattr(Compiler, "context", property(lambda self: changed(context(self))))
+
+
+def check(path: Path, max_batch: int, monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """Answers with the kernel are those of XLA's operators; returns the kernels' forms."""
+    use(monkeypatch, kernels=KernelSet())
+    want = completions(path, max_batch)
+    use(monkeypatch, platform="gpu", kernels=KernelSet(triton=True))
+    found, attention = Kernels(), decode_attention_triton.decode_attention
+
+    def noted(form: decode_attention_triton.Form, arrays: Any) -> Any:
+        found.append(form)
+        return attention(form, arrays)
+
+    monkeypatch.setattr(decode_attention_triton, "decode_attention", noted)
+    monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
+    path = path.rename(path.with_name("again.litertlm"))  # weights and programs of its own
+    for got, wanted in zip(completions(path, max_batch), want, strict=True):
+        assert got.token_ids == wanted.token_ids
+        scores = [np.array(each.log_probabilities) for each in (got, wanted)]
+        np.testing.assert_allclose(*scores, rtol=0, atol=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("max_batch", [1, 3])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_answers_are_the_same(
+    name: str, max_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, path = FAMILIES[name], tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=decoder(family)))
+    found = check(path, max_batch, monkeypatch)
+    assert len({*found}) == 1
+    assert len(found) % family.layers == 0
+    form = found[0]
+    assert (form.heads * form.queries, form.heads, form.size) == (
+        family.heads,
+        family.groups,
+        family.size,
+    )
+    assert form.cap == pytest.approx(family.cap)
+    assert all(form.epsilons[:2]) == family.norms
+    assert form.rotates == family.rotates
+    assert (form.hidden < 1e4) == (family.norms or family.cap > 0)  # not all of a window's mask
+
+
+@pytest.mark.parametrize("max_batch", [1, 2])
+def test_a_ring_of_entries(max_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later tokens overwrite earlier ones."""
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=windowed_model(), sections=[executor_metadata()]))
+    assert {form.length for form in check(path, max_batch, monkeypatch)} == {16, 64}
