@@ -9,6 +9,7 @@ import ctypes.util
 import dataclasses
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ FLAGS = flags.FLAGS
 
 # One chip of a host that has four, the fewest that libtpu describes.
 _TPU_TOPOLOGY, _CHIPS = "v5e:2x2", (2, 2, 1)
+# The first one that XLA wrote; it writes the second only if there are CUDA graphs.
+_THUNKS = ("*.thunk_sequence_after_thunk_passes.txt", "*.thunk_sequence.txt")
 SHIPPED = Path(__file__).parents[1] / "examples/sample_tasks/networks"
 _BUILT = {  # networks that need no file
     "mobilenet_v1": mobilenet_v1,
@@ -147,6 +150,21 @@ def gpu(target: Path, dumps: Path) -> jax.Device:
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
     text = target.read_text(encoding="utf-8")
     return _described("jax's CUDA plugin", "", "cuda", target_config=text, topology="1x1x1")
+
+
+def taken_thunks(dumps: Path) -> str:
+    """Take XLA's dump of the last program's thunks out of the folder of `gpu`.
+
+    Raises:
+        AbsentError: XLA has written none.
+    """
+    found = next((files for pattern in _THUNKS if (files := sorted(dumps.glob(pattern)))), [])
+    if not found:
+        raise AbsentError("XLA has written no thunks")
+    text = found[-1].read_text(encoding="utf-8")
+    shutil.rmtree(dumps)
+    dumps.mkdir()
+    return text
 
 
 def tpu() -> jax.Device:

@@ -14,7 +14,6 @@ each kernel's operands and results, `least_mb` what ideal fusion would move (ben
 results.
 """
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ absent_device.define_flags("float16")
 flags.DEFINE_string(
     "target", str(Path(__file__).with_name("h100.txtpb")), "XLA's description of a GPU."
 )
-# The first one that XLA wrote; it writes the second only if there are CUDA graphs.
-_THUNKS = ("*.thunk_sequence_after_thunk_passes.txt", "*.thunk_sequence.txt")
 
 
 def measure(case: Case, device: jax.Device, dumps: Path) -> dict[str, Any]:
@@ -48,7 +45,7 @@ def measure(case: Case, device: jax.Device, dumps: Path) -> dict[str, Any]:
     return {
         "kernels": len(found),
         "kinds": hlo_text.counts(found),
-        **hlo_text.captured(_thunks(dumps)),
+        **hlo_text.captured(absent_device.taken_thunks(dumps)),
         "wide_operations": hlo_text.wide_operations(text),
         "host_calls": hlo_text.host_calls(found),
         "moved_mb": sum(k.read + k.written for k in found) / 1e6,
@@ -56,17 +53,6 @@ def measure(case: Case, device: jax.Device, dumps: Path) -> dict[str, Any]:
         "mb": absent_device.megabytes(executable),
         **absent_device.least(case),
     }
-
-
-def _thunks(dumps: Path) -> str:
-    """Take the dump of the last compilation out of the folder."""
-    found = next((files for pattern in _THUNKS if (files := sorted(dumps.glob(pattern)))), [])
-    if not found:
-        raise AbsentError("XLA has written no thunks")
-    text = found[-1].read_text(encoding="utf-8")
-    shutil.rmtree(dumps)
-    dumps.mkdir()
-    return text
 
 
 def main(_argv: list[str]) -> None:

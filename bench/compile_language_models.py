@@ -9,7 +9,9 @@ It needs `pip install "jax[cuda12]" libtpu`, but no device, and nothing runs. `s
 bytes that the program's kernels move (`hlo_text.traffic`); its loop counts once. `weights_mb` are
 those of the weights as the device has them, `table_mb` those of embedding tables, of which a step
 reads rows, and `caches_mb` those of all slots at their longest. `ratio` is `step_mb` to what a step
-has to read: weights and caches, without tables. `copies` are whole caches that the loop copies.
+has to read: weights and caches, without tables. `copies` are whole caches that the loop copies. For
+a GPU there are also `kernels` and their `kinds`, and `captured` of `launches` are in one of the
+`graphs` (CUDA graphs).
 """
 
 import dataclasses
@@ -79,6 +81,12 @@ def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -
         return Computation(model._models_for, view, graph, weights).program(spec)
 
 
+def launched(text: str, thunks: str) -> dict[str, Any]:
+    found = hlo_text.kernels(text)
+    kinds = hlo_text.counts(found)
+    return {"kernels": len(found), "kinds": kinds, **hlo_text.captured(thunks)}
+
+
 def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, Any]:
     executable: Any = program.executable
     shapes = cache_arrays(model.graph, slots, model.graph.capacity)
@@ -134,6 +142,9 @@ def main(argv: list[str]) -> None:
                         text = Path(FLAGS.hlo) / f"{Path(path).stem}_{name}_{slots}.txt"
                         text.write_text(program.executable.as_text(), encoding="utf-8")
                     found = measured(model, program, slots)
+                    if name == "gpu":
+                        thunks = absent_device.taken_thunks(Path(dumps))
+                        found |= launched(program.executable.as_text(), thunks)
                     append({**head, "compiled_for": there, **found}, FLAGS.out)
 
 

@@ -117,7 +117,8 @@ def traffic(hlo: str) -> int:
     """The bytes that all kernels read and write in a device's memory; loops count once.
 
     Of an operand that a kernel only picks rows from, these count, and of an array that it updates
-    in place, the update. Copies to and from the fast memory of a TPU's core, `S(1)`, count by their
+    in place, the update; of one that a custom call updates, what it writes is not known, and does
+    not count. Copies to and from the fast memory of a TPU's core, `S(1)`, count by their
     end in the device's memory. A kernel in Pallas counts by its own estimate, if it has one.
     """
     computations, entry = _computations(hlo)
@@ -173,7 +174,15 @@ def _moved(
             for u in updates
         )
         return sum(read) + written
-    return sum(read) + _in_memory(kernel.shape)
+    return sum(read) + _in_memory(kernel.shape) - _aliased(kernel)
+
+
+def _aliased(kernel: _Instruction) -> int:
+    """The bytes of a custom call's results that are operands, changed in place."""
+    aliases = re.search(r"output_to_operand_aliasing=\{(.*?\))\}", kernel.rest)
+    places = re.findall(r"\{(\d*)\}: ", aliases[1]) if aliases is not None else []
+    arrays = [m[0] for m in _ARRAY.finditer(kernel.shape)]
+    return sum(array_bytes(arrays[int(place or 0)]) for place in places)
 
 
 def _read(parameter: str, shape: str, inner: Sequence[_Instruction]) -> int:

@@ -32,7 +32,7 @@ _OF_WARP = 1024  # elements of keys, and of values, that a warp reads at once
 _SCANNED = 2048  # places of a mask that a program reads at once
 # Estimates, not measured: a launch takes about as long as three blocks of places; an H100 has 132
 # processors.
-_FEW_BLOCKS, _PROGRAMS, _MOST_SPLITS = 4, 132, 8
+_FEW_BLOCKS, _PROGRAMS, _MOST_SPLITS = 4, 132, 16
 _LEAST = np.float32(np.finfo(np.float32).min)
 
 Arrays = Mapping[str, jax.Array]
@@ -104,7 +104,7 @@ class Launch:
         blocks = -(-form.length // block)
         if not is_few or blocks <= _FEW_BLOCKS:
             return cls(1, warps, block)
-        wanted = min(blocks // 2, 2 * _PROGRAMS // programs, _MOST_SPLITS)
+        wanted = min(blocks // 2, _PROGRAMS // programs, _MOST_SPLITS)
         return cls(_power(wanted + 1) // 2, warps, block)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
+from tests.support.decoder_families import Family, decoder
+from tests.support.language_models import language_bundle
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "compile_for_gpu.py"
 HAS_PLUGIN = any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))
@@ -80,3 +82,22 @@ def test_the_cases_of_earlier_results(tmp_path: Path) -> None:
     earlier.write_text("".join(json.dumps(case) + "\n" for case in cases))
     lines = records(tmp_path, f"--again={earlier}", f"--models={tmp_path}")
     assert [{name: line[name] for name in cases[0]} for line in lines] == [cases[0], cases[2]]
+
+
+@needs_plugin
+def test_attention_of_a_decode_step_is_one_kernel(tmp_path: Path) -> None:
+    """It reads caches once and changes them in place."""
+    family = Family(norms=True, size=128, vocabulary=512)
+    path, script = tmp_path / "model.litertlm", SCRIPT.with_name("compile_language_models.py")
+    path.write_bytes(language_bundle(model=decoder(family, capacity=256)))
+    command = [sys.executable, str(script), str(path), "--device=gpu", "--slots=1,4,64"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["slots"] for line in lines] == [1, 4, 64]
+    for line in lines:
+        assert line["kinds"]["own kernel"] == family.layers
+        assert line["kernels"] <= 22 + 9 * family.layers
+        assert line["launches"] - line["captured"] <= 4  # the loop and its condition
+        assert line["copies"] == 0
+        assert line["step_mb"] < 1.3 * (line["weights_mb"] + line["caches_mb"])

@@ -196,3 +196,28 @@ _MULTIPLIED = _ROW + _CACHE + 4 * 128
 def test_what_a_step_moves(hlo_text: Any, more: str, moved: int) -> None:
     expected = _GATHERED + _UPDATED + _MULTIPLIED + moved
     assert hlo_text.traffic(STEP.replace("MORE", more)) == expected
+
+
+IN_PLACE = """\
+HloModule jit_f
+
+ENTRY %main.1 (cache: f32[4,1024], new: f32[4,8]) -> (f32[4,1024], f16[8], f32[2]) {
+  %cache = f32[4,1024]{1,0} parameter(0)
+  %new = f32[4,8]{1,0} parameter(1)
+  ROOT %call = (f32[4,1024]{1,0}, f16[8]{0}, f32[2]{0}) custom-call(%new, %cache, %new), \
+custom_call_target="__gpu$xla.gpu.triton"ALIASES, api_version=API_VERSION_TYPED_FFI
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("aliases", "written"),
+    [
+        ("", 4 * 4096 + 16 + 8),
+        (", output_to_operand_aliasing={{0}: (1, {})}", 16 + 8),
+        (", output_to_operand_aliasing={{0}: (1, {}), {2}: (2, {})}", 16),
+    ],
+)
+def test_arrays_changed_in_place_are_read_once(hlo_text: Any, aliases: str, written: int) -> None:
+    text = IN_PLACE.replace("ALIASES", aliases)
+    assert hlo_text.traffic(text) == 4 * 4096 + 2 * 128 + written

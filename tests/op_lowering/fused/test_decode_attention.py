@@ -210,14 +210,14 @@ def test_launches() -> None:
         return Launch.of(slots, form(heads=8, size=size, length=length))
 
     assert of(1, 256) == Launch(1, 8, 64)
-    assert [of(1, n).splits for n in (256, 300, 512, 1024, 4096)] == [1, 2, 4, 8, 8]
-    assert [of(n, 4096).splits for n in (1, 4, 8, 16, 17, 64)] == [8, 8, 4, 2, 1, 1]
+    assert [of(1, n).splits for n in (256, 300, 512, 1024, 4096)] == [1, 2, 4, 8, 16]
+    assert [of(n, 4096).splits for n in (1, 4, 8, 16, 17, 64)] == [16, 4, 2, 1, 1, 1]
     assert of(64, 4096) == Launch(1, 4, 32)
     assert of(1, 40) == Launch(1, 8, 64)
     assert of(64, 1024, 512) == Launch(1, 8, 16)
     for n in (1, 2, 7, 13, 64):
         for length in (2, 17, 255, 1025, 5000):
-            assert of(n, length, 24).splits in (1, 2, 4, 8)
+            assert of(n, length, 24).splits in (1, 2, 4, 8, 16)
 
 
 def test_a_result_in_half_precision_is_rounded_once() -> None:
