@@ -21,6 +21,7 @@ from tests.gpu.on_device import NEEDS_DEVICE, PLATFORM
 for _package in ("litert_lm_builder", "minijinja", "tokenizers"):
     pytest.importorskip(_package, reason=f"the extra lm is not installed: no {_package}")
 support = pytest.importorskip("tests.support.language_models")
+families = pytest.importorskip("tests.support.decoder_families")
 
 pytestmark = NEEDS_DEVICE
 BOS, EOS = 1, 2
@@ -84,6 +85,25 @@ def test_scores(path: Path, on_cpu: lm.Engine, dtype: str) -> None:
     # Each token's logarithm has the rounding of its logits.
     most = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}[dtype] * np.array(tokens)
     assert (np.abs(np.subtract(*scores)) <= most).all()
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_attention_of_families(name: str, slots: int, tmp_path: Path) -> None:
+    """In one kernel, also in caches that are longer than a block."""
+    path = tmp_path / "model.litertlm"
+    model = families.decoder(families.FAMILIES[name], capacity=320, prefill=(64,))
+    path.write_bytes(support.language_bundle(model=model))
+    prompts = [*PROMPTS[:2], PROMPTS[3] * 4]
+    found = []
+    for platform in (PLATFORM, "cpu"):
+        with lm.Engine(path, max_batch=slots, options={"platform": platform}) as engine:
+            more = {"max_output_tokens": 20, "log_probabilities": True}
+            found.append(engine.generate(prompts, **more))
+    for got, want in zip(*found, strict=True):
+        assert got.token_ids == want.token_ids
+        scores = [np.array(each.log_probabilities) for each in (got, want)]
+        np.testing.assert_allclose(*scores, rtol=0, atol=1e-3)
 
 
 def test_drafted_tokens_are_those_of_plain_decoding(tmp_path: Path) -> None:
