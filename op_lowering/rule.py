@@ -34,6 +34,8 @@ class Lowered:
         takes_reduced: `run` also accepts float32 inputs as float16 or bfloat16.
         carries: the same of its inputs that are inputs of the program, which came so. A result that
             is such an input, changed in part, has its dtype.
+        takes_dtypes: `run` has an argument `dtypes`, those in which the program stores the results,
+            and returns them so.
         is_on_grid: its result is already on the context's grid.
         may_overflow: a result beyond float16's range is infinite.
     """
@@ -43,6 +45,7 @@ class Lowered:
     layout: Hashable = None
     takes_reduced: bool = False
     carries: bool = False
+    takes_dtypes: bool = False
     is_on_grid: bool = False
     may_overflow: bool = False
     derived: Sequence[tuple[int, Prepare]] = ()
@@ -77,6 +80,7 @@ class KernelSet:
         cpu_int8_sums: they multiply int8 and add in one instruction.
         triton: the kernels for GPUs.
         mosaic: the kernel for TPUs.
+        processors: a GPU's multiprocessors, by which its kernels choose tiles.
     """
 
     cpu: bool = False
@@ -84,6 +88,7 @@ class KernelSet:
     cpu_int8_sums: bool = False
     triton: bool = False
     mosaic: bool = False
+    processors: int = 132
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,6 +121,7 @@ class Compiler:
                 cpu_int8_sums=self.is_native and kernels.adds_int8_products(),
                 triton=self.options.native_kernels is not False and self.target.runs_triton,
                 mosaic=self.options.native_kernels is not False and self.platform == "tpu",
+                processors=self.target.processors or KernelSet.processors,
             ),
             program=ProgramTraits(
                 may_use_floats=self.options.quant_mode == "auto" and quant_mode == "integer",

@@ -68,6 +68,11 @@ class Target:
                 _LOGGER.debug("jaxlib cannot be used without jax: %s", error)
         return client.of_jax(self.device)
 
+    @property
+    def processors(self) -> int | None:
+        """A GPU's multiprocessors; None: not known, or another platform."""
+        return getattr(self.device, "core_count", None) if self.platform == "gpu" else None
+
 
 class AbsentTarget(Target):
     """A platform that is not here, for which functions are exported; its device is a CPU."""

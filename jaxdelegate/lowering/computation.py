@@ -20,7 +20,7 @@ from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.options import record_of
-from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.op_lowering.precision import FLOAT32, PrecisionPolicy
 from jaxdelegate.op_lowering.rule import Function, Lowered, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.text import printable
@@ -85,6 +85,13 @@ class LoweredOperator:
     @property
     def outputs(self) -> tuple[int, ...]:
         return self.operator.outputs
+
+    def storing(self, reduced: Mapping[int, np.dtype]) -> "LoweredOperator":
+        """The operator that itself rounds its results to the dtypes of `reduced`, if it can."""
+        if not self.lowered.takes_dtypes:
+            return self
+        dtypes = tuple(reduced.get(i, FLOAT32) for i in self.outputs)
+        return dataclasses.replace(self, run=functools.partial(self.run, dtypes=dtypes))
 
 
 @dataclasses.dataclass(frozen=True)

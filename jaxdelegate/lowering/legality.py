@@ -10,7 +10,7 @@ import numpy as np
 from jaxdelegate.lowering import fake_quantization, float_operators
 from jaxdelegate.lowering.computation import naming
 from jaxdelegate.model.records import Operator
-from jaxdelegate.op_lowering.options import Options, as_read, record_of
+from jaxdelegate.op_lowering.options import FusedOptions, Options, as_read, record_of
 from jaxdelegate.op_lowering.registry import rule_of
 from jaxdelegate.op_lowering.rule import LoweringContext, Op, OpRule
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -73,14 +73,17 @@ def as_seen(
 def why_not(
     context: LoweringContext, operator: Operator, inputs: Specs, outputs: Specs
 ) -> str | None:
-    """Why XLA cannot run an operator; None if it can. `context` is that of `context_for`."""
+    """Why XLA cannot run an operator; None if it can. `context` is that of `context_for`.
+
+    Specs are the file's; of an operator that a rewrite created, those that rules see.
+    """
     rule = rule_for(operator)
     if rule is None:
         return _NO_CUSTOM_RULE if operator.custom else "jaxdelegate has no XLA lowering of it"
     present = [spec for spec in (*inputs, *outputs) if spec is not None]
     if not context.enable_quant and any(spec.is_quantized for spec in present):
         return "it is quantized, and the option enable_quant is off"
-    if context.quant_mode == "float_view":
+    if context.quant_mode == "float_view" and not isinstance(operator.options, FusedOptions):
         return _why_not_viewed(context, rule, operator, inputs, outputs)
     if context.program.may_use_floats and _runs_in_floats(context, rule, operator, inputs, outputs):
         return None

@@ -47,16 +47,17 @@ def lower_partition(
     states = _states(steps, {*read, *outputs}.difference(inputs), specs)
     scaled = {*outputs, *states, *read}.intersection(learned, graph.stored)
     passed = (i for i in outputs if specs[i].const is not None and i not in inputs)
+    reduced = mixed_precision.reduced_tensors(
+        context.precision, run, specs, graph.stored, {*inputs, *outputs, *states}
+    )
     return LoweredPartition(
-        operators=tuple(steps),
+        operators=tuple(step.storing(reduced) for step in steps),
         specs=specs,
         inputs=tuple(i for i in inputs if i not in states),
         outputs=tuple(outputs),
         states=states,
         stored=graph.stored,
-        reduced=mixed_precision.reduced_tensors(
-            context.precision, run, specs, graph.stored, {*inputs, *outputs, *states}
-        ),
+        reduced=reduced,
         precision=context.precision,
         shared=shared_results(run, specs, {*outputs, *states}),
         passed={i: Weight(i) for i in passed} if raw_weights else {},

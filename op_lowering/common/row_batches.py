@@ -1,31 +1,35 @@
 """Functions of independent rows or matrices, for which a batch is more of them."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import jax
 from jax.custom_batching import custom_vmap
 
 OfRows = Callable[..., jax.Array]  # ([rows, K], *rest) -> [rows, N]
+RowsT = TypeVar("RowsT", bound=Callable[..., Any])  # the same, or with several results
 
 
-def by_rows(f: OfRows) -> OfRows:
+def by_rows(f: RowsT, count: int = 1) -> RowsT:
     """`f`, which `jax.vmap` over rows alone calls once, with the rows of the whole batch.
 
     A kernel would otherwise run once for each element of the batch, and read its weights each time.
+    The first `count` arguments are rows.
     """
     call = custom_vmap(f)
 
     @call.def_vmap
-    def _(
-        size: int, batched: Sequence[bool], x: jax.Array, *rest: jax.Array
-    ) -> tuple[jax.Array, bool]:
-        if not batched[0] or any(batched[1:]):
-            axes = [0 if is_batched else None for is_batched in batched]
-            return jax.vmap(f, axes, axis_size=size)(x, *rest), True
-        y = call(x.reshape(-1, x.shape[-1]), *rest)
-        return y.reshape(size, -1, y.shape[-1]), True
+    def _(size: int, batched: Sequence[Any], *arrays: Any) -> tuple[Any, Any]:
+        if not all(batched[:count]) or any(jax.tree.leaves(batched[count:])):
+            axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, tuple(batched))
+            y = jax.vmap(f, axes, axis_size=size)(*arrays)
+        else:
+            rows = (x.reshape(-1, x.shape[-1]) for x in arrays[:count])
+            y = call(*rows, *arrays[count:])
+            y = jax.tree.map(lambda each: each.reshape(size, -1, each.shape[-1]), y)
+        return y, jax.tree.map(lambda _: True, y)
 
-    return call
+    return cast(RowsT, call)
 
 
 def by_matrices(otherwise: OfRows) -> Callable[[OfRows], OfRows]:

@@ -2,7 +2,7 @@
 
 from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, DepthwiseConv2DOptions
 from jaxdelegate.op_lowering.records import costs
-from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Nonlinearity
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Gate, Nonlinearity
 from jaxdelegate.op_lowering.records.operator import (
     REDUCED,
     OperatorRecord,
@@ -69,6 +69,19 @@ class FusedConvolutionOptions(FusedOptions):
     fused_activation_function: ActivationFunctionType = ActivationFunctionType.NONE
 
 
+class FusedProductsOptions(FusedOptions):
+    """Products of one tensor and several filters, as FULLY_CONNECTED computes them.
+
+    Inputs: x, the scale of a normalization, a residual, and for each product its filter and its
+    bias; scale, residual and biases may be absent. With a scale, x is divided by the root of its
+    mean square over the last axis, and multiplied by the scale, before the products. The residual
+    is added to the only result.
+    """
+
+    epsilon: float = 0.0  # added to the mean square
+    gate: Gate = Gate.NONE  # of the first product, which multiplies the second one: one result
+
+
 def _epilogue_convolution(op: costs.Operation[FusedConvolutionOptions]) -> costs.Work:
     is_depthwise = isinstance(op.options.convolution, DepthwiseConv2DOptions)
     return (costs.depthwise if is_depthwise else costs.convolution)(op)
@@ -83,6 +96,7 @@ RECORDS = table(
         # Its kernel reads sums of products as they are; to round them would be another kernel.
         precision=Precision(Result.REDUCED, reads_unrounded=True),
     ),
+    OperatorRecord("fused_products", FusedProductsOptions, cost=costs.unknown, precision=REDUCED),
     sums_products("fused_convolution", FusedConvolutionOptions, cost=_epilogue_convolution),
     OperatorRecord(
         "fused_layer_norm", LayerNormOptions, cost=costs.unknown, precision=REDUCED, rereads=True

@@ -30,15 +30,15 @@ from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, 
 from jaxdelegate.op_lowering.common.row_batches import by_rows
 from jaxdelegate.op_lowering.matmul import stored_width_triton
 from jaxdelegate.op_lowering.matmul.options import FullyConnectedOptions
-from jaxdelegate.op_lowering.matmul.stored_width_triton import Stored
+from jaxdelegate.op_lowering.matmul.stored_width_triton import Around, Filter, Stored
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT32
-from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op
+from jaxdelegate.op_lowering.rule import Lowered, LoweringContext, Op, Prepare
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.affine import block_parameters
 from jaxdelegate.quant.packing import BITS
 
 _FILTERS = frozenset((INT8, INT4, INT2))
-_MANY = 1 << 16  # elements: a smaller filter is a constant of the program, in floats
+MANY = 1 << 16  # elements: a smaller filter is a constant of the program, in floats
 _PARTS = 3  # a bfloat16 has a third of a float32's bits
 
 
@@ -50,7 +50,7 @@ def supports(w: TensorSpec) -> bool:
     q = w.quantization
     if w.const is None or q is None or w.dtype not in _FILTERS or len(w.shape) != 2:
         return False
-    if math.prod(w.shape) < _MANY or w.shape[1] % (8 // BITS.get(w.dtype, 8)):
+    if math.prod(w.shape) < MANY or w.shape[1] % (8 // BITS.get(w.dtype, 8)):
         return False
     if w.blocks is None:
         by_row = q.scale.size == 1 or (q.quantized_dimension, q.scale.size) == (0, w.shape[0])
@@ -67,7 +67,7 @@ def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Lowered:
     output_channels, depth = w_spec.shape
     rows = math.prod(tensors.x.shape) // depth
     arithmetic = Arithmetic.of_dot(op.context, rows, output_channels, tensors.x)
-    filters = _Filter.of(op.context, w_spec)
+    filters = StoredFilter.of(op.context, w_spec)
     multiply = by_rows(functools.partial(filters.product, op.context, arithmetic))
 
     def fully_connected(x: jax.Array, w: jax.Array, *rest: Any) -> tuple[jax.Array]:
@@ -81,12 +81,12 @@ def lower_fully_connected(op: Op[FullyConnectedOptions]) -> Lowered:
         {1: filters.stored},
         ("as stored", filters.packed),
         takes_reduced=True,
-        derived=((1, lambda _values: np.ascontiguousarray(_scales(w_spec))),),
+        derived=((1, scaling(w_spec)),),
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class _Filter:
+class StoredFilter:
     """A filter [N, K] in a program. `block` is how many elements share a scale; 0: a row's."""
 
     packed: Packed | None
@@ -99,6 +99,10 @@ class _Filter:
         block = 0 if w.blocks is None else w.shape[1] // row_scales(w).shape[1]
         return cls(Packed(w.dtype, w.shape[1]) if is_packed else None, block)
 
+    @property
+    def form(self) -> Stored:
+        return Stored(1 if self.packed is None else 8 // BITS[self.packed.dtype], self.block)
+
     def product(
         self,
         context: LoweringContext,
@@ -110,8 +114,10 @@ class _Filter:
         """float32 [rows, N]: the scaled sums of x [rows, K]."""
         if len(x) == 1 and context.platform == "gpu":
             return self._sums_of_one_row(x, w, scales)
-        if context.kernels.triton and len(x) <= stored_width_triton.MOST_ROWS:
-            return self._by_triton(arithmetic, x, w, scales)
+        if context.kernels.triton and stored_width_triton.takes(self.form, len(x)):
+            around = Around(arithmetic.operand, (FLOAT32,), processors=context.kernels.processors)
+            filters, forms = (Filter(w, scales),), (self.form,)
+            return stored_width_triton.products(x, filters, forms=forms, around=around)[0]
         by_xla = self._by_blocks if self.block else self._by_channels
         return by_xla(arithmetic, x, w, scales)
 
@@ -134,13 +140,6 @@ class _Filter:
         of_runs = jnp.split(scales.astype(np.float32)[..., None], len(runs), 1)
         scaled = (term * scale for term, scale in zip(terms, of_runs, strict=True))
         return functools.reduce(operator.add, scaled).sum((1, 2))[None]
-
-    def _by_triton(
-        self, arithmetic: Arithmetic, x: jax.Array, w: jax.Array, scales: jax.Array
-    ) -> jax.Array:
-        rows, count = _parts(arithmetic, x)
-        form = Stored(x.shape[1] // w.shape[1], self.block)
-        return stored_width_triton.product(rows, w, scales, form, count)
 
     def _by_channels(
         self, arithmetic: Arithmetic, x: jax.Array, w: jax.Array, scales: jax.Array
@@ -181,3 +180,12 @@ def _scales(w: TensorSpec) -> np.ndarray:
     scale = row_scales(w)
     half = scale.astype(np.float16)
     return half if np.array_equal(scale, half) else scale
+
+
+def scaling(w: TensorSpec) -> Prepare:
+    """What prepares a filter's scales: [N, 1], or [N, blocks of a row]."""
+
+    def scales(_values: Array) -> np.ndarray:
+        return np.ascontiguousarray(_scales(w))
+
+    return scales

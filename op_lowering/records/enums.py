@@ -119,3 +119,15 @@ class Nonlinearity(enum.IntEnum):
     NONE = 0
     HARD_SWISH = 1
     SWISH = 2
+
+
+class Gate(enum.IntEnum):
+    """What one product goes through before it multiplies another one.
+
+    1 / (1 + e^-x), x / (1 + e^-x), or GELU by its approximation with tanh.
+    """
+
+    NONE = 0
+    LOGISTIC = 1
+    SWISH = 2
+    GELU = 3

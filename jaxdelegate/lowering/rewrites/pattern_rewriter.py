@@ -126,10 +126,11 @@ class PatternRewriter:
         self._new[index] = TensorSpec(name, array.shape, array.dtype, const=array)
         return index
 
-    def merge(self, merged: Operator, parts: Sequence[Operator]) -> bool:
+    def merge(self, merged: Operator, parts: Sequence[Operator], *, stays: bool = False) -> bool:
         """Replace the parts by `merged`, a changed one of them; False if its rule rejects it.
 
-        It takes the last part's place in the execution order, after everything that it reads.
+        It takes the last part's place in the execution order, after everything that it reads; if it
+        `stays`, its own.
         """
         specs = ChainMap(self._new, self._specs)  # type: ignore[arg-type]  # it is only read
         inputs, outputs = gather(specs, merged.inputs), gather(specs, merged.outputs)
@@ -138,7 +139,7 @@ class PatternRewriter:
         whole = tuple(sorted(replaced, key=lambda part: part.index))
         if not self._is_lowered(merged, whole, inputs, outputs):
             return False
-        place = max(self._places[i] for i in gone)
+        place = self._places[merged.index] if stays else max(self._places[i] for i in gone)
         for index in gone:
             self._remove(self._operators[index])
         self._add(merged)

@@ -11,6 +11,7 @@ from jaxdelegate.lowering.rewrites import (
     gelu,
     layer_norm,
     padding,
+    products,
     scaling,
 )
 from jaxdelegate.lowering.rewrites.pattern_rewriter import IsLowered, PatternRewriter, Rewritten
@@ -20,7 +21,17 @@ from jaxdelegate.op_lowering.spec import TensorSpec
 Rewrite = Callable[[PatternRewriter, Operator], bool]  # whether it changed anything
 
 # In the order of application: each may enable those after it.
-_MODULES = (cleanup, padding, scaling, gelu, layer_norm, decode_attention, attention, epilogues)
+_MODULES = (
+    cleanup,
+    padding,
+    scaling,
+    gelu,
+    layer_norm,
+    decode_attention,
+    attention,
+    products,
+    epilogues,
+)
 
 REWRITES: dict[str, Rewrite] = {
     name: rewrite for module in _MODULES for name, rewrite in module.REWRITES.items()

@@ -12,7 +12,8 @@ import pytest
 from jax.experimental import pallas as pl
 
 from jaxdelegate.compile.precision_policy import policy_here
-from jaxdelegate.op_lowering.matmul import stored_width
+from jaxdelegate.op_lowering.matmul import stored_width, stored_width_triton
+from jaxdelegate.op_lowering.matmul.stored_width_triton import Around, Filter
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
@@ -87,7 +88,7 @@ EXAMPLES = [
 
 @pytest.fixture(autouse=True)
 def _small_filters_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_width, "_MANY", 1)
+    monkeypatch.setattr(stored_width, "MANY", 1)
     monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
 
 
@@ -248,17 +249,21 @@ def test_blocks_that_the_kernel_does_not_take() -> None:
     assert stored_width.supports(case(2, 96, 8, INT8, 48).op().inputs[1])
 
 
-@pytest.mark.parametrize(("dtype", "parts"), [(np.float16, 1), (ml_dtypes.bfloat16, 3)])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
 @pytest.mark.parametrize(("runs", "block"), [(1, 0), (2, 0), (4, 0), (2, 32), (1, 32), (2, 256)])
 def test_triton_takes_it(
-    dtype: Any, runs: int, block: int, parts: int, monkeypatch: pytest.MonkeyPatch
+    dtype: Any, runs: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lowered for a GPU, which needs none, and without 64-bit integers."""
     monkeypatch.undo()
     form = stored_width.Stored(runs, block)
     w = np.zeros((72, 8192 // runs), np.int8 if runs == 1 else np.uint8)
     scales = np.zeros((72, 8192 // block if block else 1), np.float16 if block else np.float32)
-    run = functools.partial(stored_width.stored_width_triton.product, stored=form, parts=parts)
-    text = lowered_for_gpu(run, np.zeros((parts * 16, 8192), dtype), w, scales)
+    around = Around(np.dtype(dtype), (np.dtype(np.float32),))
+
+    def run(x: Any, w: Any, scales: Any) -> Any:
+        return stored_width_triton.products(x, [Filter(w, scales)], forms=[form], around=around)
+
+    text = lowered_for_gpu(run, np.zeros((16, 8192), dtype), w, scales)
     assert "__gpu$xla.gpu.triton" in text
     assert "i64>" not in text
