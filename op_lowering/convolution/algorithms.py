@@ -40,6 +40,9 @@ _CACHED_FILTER = 1 << 15
 # few taps it always is: its instructions take as long as cuDNN's passes over memory.
 _SHORT_ON_GPU = 1 << 23
 _FEW_TAPS = 9
+# A product's rows or columns of one tile on a GPU with as many processors, the most programs that
+# share a tile, and the least depth of each.
+_TILE, _PROCESSORS, _MOST_SHARES, _LEAST_DEPTH = 64, 132, 8, 256
 _BLOCK, _VECTOR = 96, 16  # the most channels of a block, and a divisor of their number
 
 
@@ -217,6 +220,31 @@ def dot(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
     """A matrix product over the pixels that the strides select, for a window of one pixel."""
     x = read_tap(x, c.windows, [0] * len(c.windows))
     y = a.dot(x.reshape(-1, c.channels), w, ((1,), (0,)))
+    return y.reshape(*x.shape[:-1], c.output_channels)
+
+
+def shares(c: Convolution) -> int:
+    """Among how many programs of a GPU `split_dot` divides the depth; 1: not at all.
+
+    They are a power of two, as many as processors have no tile of their own otherwise.
+    """
+    if not (c.groups == 1 and c.is_pointwise):
+        return 1
+    rows = c.batch * math.prod(c.out)
+    tiles = -(-rows // _TILE) * -(-c.output_channels // _TILE)
+    most = min(_MOST_SHARES, _PROCESSORS // tiles, c.depth // _LEAST_DEPTH)
+    divisors = (n for n in (8, 4, 2) if n <= most and c.depth % n == 0)
+    return next(divisors, 1)
+
+
+def split_dot(a: Arithmetic, c: Convolution, x: jax.Array, w: jax.Array) -> jax.Array:
+    """`dot`, whose sums several programs share; a second kernel adds them, with what follows."""
+    x, count = read_tap(x, c.windows, [0] * len(c.windows)), shares(c)
+    parts = x.reshape(-1, count, c.depth // count), w.reshape(count, -1, c.output_channels)
+    sums = a.dot(*parts, ((2,), (1,)), ((1,), (0,)))
+    # Without the barrier XLA would make it one product again.
+    apart: jax.Array = lax.optimization_barrier(sums)  # type: ignore[no-untyped-call]
+    y = apart.sum(0, dtype=sums.dtype)
     return y.reshape(*x.shape[:-1], c.output_channels)
 
 

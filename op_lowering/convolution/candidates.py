@@ -23,6 +23,8 @@ from jaxdelegate.op_lowering.convolution.algorithms import (
     grouped_dot,
     has_blocks,
     integer_algorithm,
+    shares,
+    split_dot,
     tap_sum,
     tap_sum_by_block,
 )
@@ -49,6 +51,8 @@ def float_algorithms(
     default = algorithm(platform, c, is_clamped=is_clamped)
     if is_tiled and pays(c):
         default = transformed, winograd
+    if platform == "gpu" and shares(c) > 1:
+        ours.append((as_matrix, split_dot))
     if platform == "cpu" and has_blocks(c):
         ours.append((by_block, tap_sum_by_block))
     return _named(default, *ours, *_possible(platform, c))

@@ -36,6 +36,7 @@ from jaxdelegate.op_lowering.convolution.algorithms import (
     Run,
     by_library,
     dot,
+    split_dot,
     xla,
     xla_units_first,
 )
@@ -287,7 +288,7 @@ def _float_algorithms(
 
 
 def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Tensors) -> Arithmetic:
-    if run is dot:
+    if run in (dot, split_dot):
         rows = tensors.x.shape[0] * math.prod(c.out)
         return Arithmetic.of_dot(context, rows, c.output_channels, tensors.x, tensors.w)
     in_library = run in (xla, xla_units_first) and c.groups == 1

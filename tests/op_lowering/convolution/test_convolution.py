@@ -12,9 +12,11 @@ from jaxdelegate.op_lowering.common.window import Window
 from jaxdelegate.op_lowering.convolution.algorithms import (
     Convolution,
     algorithm,
+    shares,
     tap_sum,
     xla_units_first,
 )
+from jaxdelegate.op_lowering.convolution.candidates import float_algorithms
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import (
     Conv2DOptions,
@@ -281,6 +283,38 @@ def test_a_short_depthwise_convolution_is_one_kernel_on_a_gpu(
 ) -> None:
     windows = (Window(32, size, 1, SAME, 1), Window(32, size, 1, SAME, 1))
     assert algorithm("gpu", Convolution(windows, 64, 1, 64, images))[1] is run
+
+
+def pointwise(size: int, depth: int, filters: int, batch: int = 1) -> Convolution:
+    return Convolution((Window(size, 1, 1, SAME, 1),) * 2, depth, depth, filters, batch)
+
+
+@pytest.mark.parametrize(
+    ("c", "count"),
+    [  # ResNet50's last layers; an H100 has 132 processors
+        (pointwise(7, 2048, 512), 8),
+        (pointwise(7, 512, 2048), 2),
+        (pointwise(14, 1024, 256), 4),
+        (pointwise(14, 256, 1024), 1),  # a short sum
+        (pointwise(7, 2048, 512, batch=16), 1),  # 104 tiles
+        (pointwise(7, 2049, 512), 1),
+        (Convolution((Window(7, 3, 1, SAME, 1),) * 2, 2048, 2048, 512), 1),
+        (Convolution((Window(7, 1, 1, SAME, 1),) * 2, 2048, 1024, 512), 1),
+    ],
+)
+def test_programs_of_a_gpu_share_a_long_sum_of_few_tiles(c: Convolution, count: int) -> None:
+    assert shares(c) == count
+    assert ("split_dot" in float_algorithms("gpu", c)) == (count > 1)
+    assert "split_dot" not in float_algorithms("cpu", c)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_shared_sums_are_added(stride: int) -> None:
+    options = Conv2DOptions(VALID, stride, stride, Act.RELU)
+    inputs = [f32(2, 5, 4, 512), const(f32(8, 1, 1, 512, seed=1)), const(f32(8, seed=2))]
+    case = Case("CONV_2D", "", inputs, options, version=3, accumulated=512)
+    context = LoweringContext(platform="gpu", algorithm="split_dot")
+    case.check(case.run_lowered(RULES["CONV_2D"], context), case.run_reference())
 
 
 def emulated(channels: Any, filters: Any, bias: Any, activation: Act = Act.NONE) -> Any:
