@@ -1,4 +1,4 @@
-"""The arrays of caches: made and resized where programs run.
+"""The arrays of caches, made and resized where programs run, and results that the host reads.
 
 A device makes and resizes all of them in one program, so that their bytes never pass through the
 host: for 64 sequences of a small model they are gigabytes. A CPU shares its memory with numpy.
@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.op_lowering.spec import Shape
-from jaxdelegate.pjrt.client import Runtime, as_programs, viewed
+from jaxdelegate.pjrt.client import Runtime, as_programs, on_purpose, viewed
 
 
 def zeros(runtime: Runtime, arrays: Sequence[Array]) -> list[Any]:
@@ -34,8 +34,16 @@ def resized(
     return [target.put(_fitting(np, viewed(array), shape)) for array, shape in pairs]
 
 
+def fetched(runtime: Runtime, array: Any) -> np.ndarray:
+    """A result as an array of numpy; a device copies it right behind the program."""
+    if is_on_device(runtime):
+        with on_purpose():
+            array.copy_to_host_async()
+    return viewed(array)
+
+
 def is_on_device(runtime: Runtime) -> bool:
-    """Whether jax makes and resizes the arrays on the device."""
+    """Whether arrays are in the memory of a device, where jax makes them."""
     return runtime.has_jax and runtime.device.platform != "cpu"
 
 

@@ -3,8 +3,9 @@
 The cache alone decides how long its arrays are, and which entries a new prompt can reuse.
 """
 
+import contextlib
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError
 from jaxdelegate.lm.cache_memory import resized, zeros
 from jaxdelegate.lm.graph import LanguageGraph
-from jaxdelegate.lm.program_spec import cache_arrays
+from jaxdelegate.lm.program_spec import Array, cache_arrays
 from jaxdelegate.pjrt.client import Runtime
 
 
@@ -33,20 +34,23 @@ class KVCache:
         """Empty, of the shortest length. A DeviceMemoryError: it does not fit."""
         self._graph, self.slots, self._runtime = graph, slots, runtime
         self.length = graph.cache_lengths[0]
-        self.arrays = self._zeros()
+        arrays = cache_arrays(graph, slots, self.length)
+        with self._naming_size(arrays, self.length):
+            self.arrays = zeros(runtime, arrays)
         self._ids: list[list[int]] = [[] for _ in range(slots)]
         self._written = [0] * slots  # the most entries since a slot was filled from its beginning
 
-    def _zeros(self) -> list[Any]:
-        arrays = cache_arrays(self._graph, self.slots, self.length)
+    @contextlib.contextmanager
+    def _naming_size(self, arrays: Sequence[Array], length: int) -> Iterator[None]:
+        """A DeviceMemoryError says what does not fit."""
         try:
-            return zeros(self._runtime, arrays)
+            yield
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in arrays)
             raise DeviceMemoryError(
-                f"the caches of {self.length} tokens for {self.slots} sequences take "
+                f"the caches of {length} tokens for {self.slots} sequences take "
                 f"{size / 1e6:,.1f} MB, which {self._runtime.device} does not have: use a smaller "
                 "max_batch"
             ) from error
@@ -116,15 +120,19 @@ class KVCache:
     # ---- arrays
 
     def on(self, runtime: Runtime, length: int) -> list[Any]:
-        """The arrays where a program runs, cut or filled with zeros to its length."""
+        """The arrays where a program runs, cut or filled with zeros to its length.
+
+        A DeviceMemoryError: they do not fit.
+        """
         arrays = cache_arrays(self._graph, self.slots, length)
         shapes = [shape for shape, _ in arrays]
         fits = [a.aval.shape for a in self.arrays] == shapes
         if self._runtime is runtime and fits:
             return self.arrays
-        if not any(self._written):  # there is nothing to keep
-            return zeros(runtime, arrays)
-        return resized(self._runtime, runtime, self.arrays, shapes)
+        with self._naming_size(arrays, length):
+            if not any(self._written):  # there is nothing to keep
+                return zeros(runtime, arrays)
+            return resized(self._runtime, runtime, self.arrays, shapes)
 
     def replace(self, runtime: Runtime, length: int, arrays: Sequence[Any]) -> None:
         """A program has returned these arrays."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.cache_memory import fetched
 from jaxdelegate.lm.graph import Drafter, LanguageGraph
 from jaxdelegate.lm.kv_cache import KVCache
 from jaxdelegate.lm.language_model import LanguageModel, LengthError
@@ -23,7 +24,7 @@ from jaxdelegate.lm.program_spec import (
 )
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingArrays, SamplingParams, Variant, common_variant
-from jaxdelegate.pjrt.client import Runtime, on_purpose, viewed
+from jaxdelegate.pjrt.client import Runtime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -427,7 +428,4 @@ class ModelRunner:
         self.cache.replace(runtime, spec.length, found[:count])
         if not found[count:]:
             return []
-        if runtime.device.platform != "cpu":
-            with on_purpose():  # so that the copy follows the program, and waits for no one
-                found[-1].copy_to_host_async()
-        return unpacked(viewed(found[-1]), host_outputs(self.graph, spec))
+        return unpacked(fetched(runtime, found[-1]), host_outputs(self.graph, spec))

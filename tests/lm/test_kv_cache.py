@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.lm import cache_memory, model_runner
+from jaxdelegate.errors import DeviceMemoryError
+from jaxdelegate.lm import cache_memory
 from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.kv_cache import KVCache
 from jaxdelegate.lm.language_model import LanguageModel
@@ -102,6 +103,18 @@ def test_growing_keeps_the_entries(
             assert array.sum() == pytest.approx(before.sum())  # zeros after them
 
 
+def test_caches_that_cannot_grow(model: LanguageModel) -> None:
+    cache = new_cache(model)
+    cache.set(0, [5] * 200)
+    full = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes")
+    with (
+        mock.patch("jaxdelegate.lm.kv_cache.resized", side_effect=full),
+        pytest.raises(DeviceMemoryError, match=r"caches of 512 tokens .* take 0\.1 MB"),
+    ):
+        cache.on(model.runtime, 512)
+    assert cache.length == 256
+
+
 def test_caches_without_entries_are_not_copied(model: LanguageModel) -> None:
     cache = new_cache(model)
     with mock.patch("jaxdelegate.lm.kv_cache.resized", side_effect=AssertionError):
@@ -147,8 +160,7 @@ def transfers(monkeypatch: pytest.MonkeyPatch) -> Transfers:
         return own_run(model, spec, counted)
 
     monkeypatch.setattr(client.Runtime, "put", put)
-    for module in (cache_memory, model_runner):
-        monkeypatch.setattr(module, "viewed", viewed)
+    monkeypatch.setattr(cache_memory, "viewed", viewed)
     monkeypatch.setattr(LanguageModel, "run", run)
     monkeypatch.setattr(cache_memory, "is_on_device", lambda runtime: runtime.has_jax)
     return found
