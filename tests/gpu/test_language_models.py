@@ -9,10 +9,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from jaxdelegate import lm
+from jaxdelegate.lm.largest import chunk_length, largest, top_k
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
@@ -69,6 +71,21 @@ def test_drawn_tokens_are_those_on_a_cpu(engine: lm.Engine, on_cpu: lm.Engine) -
         for e in (engine, on_cpu)
     )
     assert found == want
+
+
+def test_the_largest_logits_of_a_vocabulary() -> None:
+    """By chunks, as the engine finds them on a GPU; the first ones of equal ones."""
+    count, k = 151936, 64
+    rng = np.random.default_rng(0)
+    rows = np.stack([rng.normal(size=count), rng.integers(-3, 4, count)]).astype(np.float32)
+    chunk = chunk_length(count, k, "gpu")
+    with jax.default_device(jax.devices(PLATFORM)[0]):
+        values, places = jax.jit(jax.vmap(lambda row: top_k(row, k, chunk)))(rows)
+        first = jax.jit(jax.vmap(lambda row: largest(row, "gpu")))(rows)
+    want = np.argsort(-rows, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(places, want)
+    np.testing.assert_array_equal(values, np.take_along_axis(rows, want, 1))
+    np.testing.assert_array_equal(first, rows.argmax(1))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
