@@ -67,7 +67,7 @@ def _bound(op: Op[DecodeAttentionOptions]) -> float | None:
     """The largest size of logits of normalized queries and keys; None: it is not known."""
     o, scales = op.options, op.inputs[7:9]
     if o.cap:
-        return o.cap
+        return abs(o.cap)
     if not all(o.epsilons[:2]) or any(s is not None and s.const is None for s in scales):
         return None
     largest = math.prod(_largest(scale) for scale in scales)

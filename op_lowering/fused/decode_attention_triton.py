@@ -119,7 +119,9 @@ def hidden_below(bound: float | None) -> float:
     Returns:
         With a bound a power of two, so that most layers have one kernel.
     """
-    return 1e9 if bound is None else min(1e9, 2.0 ** math.ceil(math.log2(2.1 * bound + 128)))
+    if bound is None or not bound < 1e8:
+        return 1e9
+    return 2.0 ** math.ceil(math.log2(2.1 * bound + 128))
 
 
 def decode_attention(
@@ -269,7 +271,10 @@ class _Program:
         return x.astype(np.float32)
 
     def write(self, cache: Any, x: jax.Array, *, is_last: bool) -> jax.Array:
-        """Write a new entry; returns it as the cache has it."""
+        """Write a new entry; returns it as the cache has it.
+
+        Programs of other parts may read its place meanwhile, and discard it.
+        """
         stored = _narrowed(x, np.dtype(cache.dtype))
         at = (self._lane, self._place) if is_last else (self._place, self._lane)
         mask = self._is_lane & (self._part == 0)

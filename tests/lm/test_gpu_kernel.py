@@ -59,8 +59,14 @@ def check(path: Path, max_batch: int, monkeypatch: pytest.MonkeyPatch) -> Kernel
     return found
 
 
-@pytest.mark.parametrize("max_batch", [1, 3])
-@pytest.mark.parametrize("name", FAMILIES)
+CASES = [(name, slots) for name in FAMILIES for slots in (1, 3)]
+FAST = ("qwen3", 3), ("gemma3", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_batch"),
+    [c if c in FAST else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
+)
 def test_answers_are_the_same(
     name: str, max_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +87,7 @@ def test_answers_are_the_same(
     assert (form.hidden < 1e4) == (family.norms or family.cap > 0)  # not all of a window's mask
 
 
-@pytest.mark.parametrize("max_batch", [1, 2])
+@pytest.mark.parametrize("max_batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_ring_of_entries(max_batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later tokens overwrite earlier ones."""
     path = tmp_path / "model.litertlm"

@@ -74,7 +74,9 @@ def logits_of(rewriter: PatternRewriter, tensor: int) -> Logits | None:
             continue
         expansion = expanded(rewriter, tensor, (scores,))
         masks = {m: value for m, value in expansion.terms.items() if m != (scores,)}
-        are_plain = all(len(m) == 1 and is_close(value, 1) for m, value in masks.items())
+        are_plain = all(
+            len(m) == 1 and m[0] >= 0 and is_close(value, 1) for m, value in masks.items()
+        )
         factor = expansion.terms.get((scores,))
         if factor is not None and len(masks) <= 1 and are_plain:
             return dataclasses.replace(

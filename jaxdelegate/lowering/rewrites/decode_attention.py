@@ -143,7 +143,8 @@ def _fits(
 def _heads(rewriter: PatternRewriter, q: int, k: int, v: int) -> tuple[_Head, _Head, _Head]:
     """What queries, keys and values are computed from; the first two are rotated alike."""
     queries, keys = _moved(rewriter, q, may_scale=True), _moved(rewriter, k)
-    turned = _rotated(rewriter, queries.source), _rotated(rewriter, keys.source)
+    size = rewriter.shape(q)[-1]
+    turned = _rotated(rewriter, queries.source, size), _rotated(rewriter, keys.source, size)
     rotation = turned[0].rotation if turned[0] is not None else None
     if turned[0] is not None and turned[1] is not None and turned[1].rotation == rotation:
         queries, keys = (
@@ -152,7 +153,7 @@ def _heads(rewriter: PatternRewriter, q: int, k: int, v: int) -> tuple[_Head, _H
             if each is not None
         )
     values = _moved(rewriter, v)
-    q_head, k_head, v_head = (_normalized(rewriter, head) for head in (queries, keys, values))
+    q_head, k_head, v_head = (_normalized(rewriter, h, size) for h in (queries, keys, values))
     return q_head, k_head, v_head
 
 
@@ -185,8 +186,8 @@ def _is_move(rewriter: PatternRewriter, operator: Operator) -> bool:
     return operator.name in RESHAPES or is_transposed
 
 
-def _rotated(rewriter: PatternRewriter, tensor: int) -> _Head | None:
-    """What x cos + (-x2, x1) sin is computed from, where x is (x1, x2); else None."""
+def _rotated(rewriter: PatternRewriter, tensor: int, size: int) -> _Head | None:
+    """What x cos + (-x2, x1) sin is computed from, where heads of x are (x1, x2); else None."""
     add = rewriter.producer(tensor)
     if add is None or add.name != "ADD" or not is_plain(rewriter, add):
         return None
@@ -194,8 +195,9 @@ def _rotated(rewriter: PatternRewriter, tensor: int) -> _Head | None:
         for x, cos in _factors(rewriter, straight):
             for other, sin in _factors(rewriter, turned):
                 parts = _turned(rewriter, other, x)
-                size = rewriter.shape(x)[-1]
-                if parts is not None and all(_is_vector(rewriter, i, size) for i in (cos, sin)):
+                is_head = rewriter.shape(x)[-1:] == (size,)
+                are_vectors = all(_is_vector(rewriter, i, size) for i in (cos, sin))
+                if parts is not None and is_head and are_vectors:
                     products = (rewriter.producer(i) for i in add.inputs)
                     parts = parts.union([add.index], (op.index for op in products if op))
                     return _Head(x, parts, rotation=(cos, sin))
@@ -261,15 +263,15 @@ def _is_half(rewriter: PatternRewriter, cut: Operator, x: int, begin: int) -> bo
     )
 
 
-def _normalized(rewriter: PatternRewriter, head: _Head) -> _Head:
-    """The head with the norm before it, if its last dimension has one."""
+def _normalized(rewriter: PatternRewriter, head: _Head, size: int) -> _Head:
+    """The head with the norm before it, if each head has its own."""
     operator = rewriter.producer(head.source)
     epsilon = None if operator is None else _rms_epsilon(rewriter, operator)
     if operator is None or not epsilon:
         return head
     x, scale = (*operator.inputs, _ABSENT)[:2]
-    size = rewriter.shape(x)[-1]
-    if scale != _ABSENT and not _is_vector(rewriter, scale, size):
+    has_scale = scale == _ABSENT or _is_vector(rewriter, scale, size)
+    if rewriter.shape(x)[-1] != size or not has_scale:
         return head
     parts = head.parts | {operator.index}
     normalized = dataclasses.replace(head, source=x, parts=parts, epsilon=epsilon, scale=scale)

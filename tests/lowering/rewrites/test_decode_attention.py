@@ -175,17 +175,51 @@ def test_a_mask_for_each_query(graph: Any) -> None:
     assert not fused(Step(graph, mask_shape=(1, 1, R, S)).content())
 
 
+def normalized(step: Step, x: int, size: int = H) -> int:
+    g = step.graph
+    mean = g("MEAN", g("MUL", x, x), np.array([-1], np.int32), options=KEPT)
+    root = g("RSQRT", g("ADD", mean, 1e-5))
+    return g("MUL", g("MUL", x, root), g.values(size))  # type: ignore[no-any-return]
+
+
 def test_a_norm_written_out(graph: Any) -> None:
     """`fuse_layer_norm` comes first."""
-
-    def normalized(step: Step, x: int) -> int:
-        g = step.graph
-        mean = g("MEAN", g("MUL", x, x), np.array([-1], np.int32), options=KEPT)
-        root = g("RSQRT", g("ADD", mean, 1e-5))
-        return g("MUL", g("MUL", x, root), g.values(H))  # type: ignore[no-any-return]
-
     (found,) = fused(Step(graph, turn=normalized).content())
     options: Any = found.options
     assert options.epsilons == (pytest.approx(1e-5), pytest.approx(1e-5), 0.0)
     assert found.inputs[:2] == (2, 3)
     assert all(i >= 0 for i in found.inputs[7:9])
+
+
+def test_a_norm_over_all_heads_stays(graph: Any) -> None:
+    """OLMo 2 has such norms."""
+
+    def over_all(step: Step, x: int) -> int:
+        g, rows = step.graph, R if x == 2 else 1
+        flat = g("RESHAPE", x, np.array([1, 1, G * rows * H], np.int32))
+        y = normalized(step, flat, G * rows * H)
+        return g("RESHAPE", y, np.array([1, G, rows, H], np.int32))  # type: ignore[no-any-return]
+
+    (found,) = fused(Step(graph, turn=over_all).content())
+    options: Any = found.options
+    assert options.epsilons == (0.0, 0.0, 0.0)
+
+
+def test_a_rotation_of_other_pairs_stays(graph: Any) -> None:
+    """The halves of all heads together, not those of each."""
+
+    def over_all(step: Step, x: int) -> int:
+        g, size = step.graph, G * H
+        if x == 2:
+            return x
+        flat = g("RESHAPE", x, np.array([1, 1, 1, size], np.int32))
+        pieces = np.array([1, 1, 1, size // 2], np.int32)
+        one, two = (g("SLICE", flat, np.array([0, 0, 0, b], np.int32), pieces) for b in (0, H))
+        other = g("CONCATENATION", g("NEG", two), one, options=ConcatenationOptions(3))
+        cos, sin = (g.input(1, 1, size) for _ in range(2))
+        y = g("ADD", g("MUL", flat, cos), g("MUL", other, sin))
+        return g("RESHAPE", y, np.array([1, G, 1, H], np.int32))  # type: ignore[no-any-return]
+
+    (found,) = fused(Step(graph, turn=over_all).content())
+    assert found.inputs[-2:] == (-1, -1)
+    assert found.inputs[1] != 3

@@ -116,8 +116,17 @@ def check(f: Form, arrays: Arrays) -> None:
         np.testing.assert_allclose(given, wanted, rtol=0, atol=TOLERANCES[dtype])
 
 
-@pytest.mark.parametrize("places", [[5], [0, 63, 17], [*range(16)], [63 - i for i in range(64)]])
-@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16], ids=str)
+SLOTS = [5], [0, 63, 17], [*range(16)], [63 - i for i in range(64)]
+DTYPES = FLOAT32, FLOAT16, BFLOAT16, FLOAT32
+EACH = [*zip(SLOTS, DTYPES, strict=True)]
+OTHERS = [(p, d) for p in SLOTS for d in DTYPES[:3] if (p, d) not in EACH]
+
+
+@pytest.mark.parametrize(
+    ("places", "dtype"),
+    [*EACH, *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)],
+    ids=lambda x: f"{len(x)} slots" if isinstance(x, list) else str(x),
+)
 def test_slots_and_dtypes(places: list[int], dtype: np.dtype) -> None:
     """At the first place, in the middle, and in a full cache; unfilled places are NaN."""
     f = form(heads=1 if len(places) > 16 else 2)
@@ -307,7 +316,8 @@ def test_what_masks_hide_is_known_of_normalized_heads() -> None:
     assert hidden(op(epsilons=(0.0, 0.0, 0.0))) == hidden_below(None) == 1e9
     assert hidden(op(epsilons=(0.0, 0.0, 0.0), cap=50.0)) == hidden_below(50.0)
     assert 2 * 50 + 104 < hidden_below(50.0) == 256 < -WINDOWED
-    assert hidden_below(1e30) == 1e9
+    assert hidden(op(cap=-50.0)) == 256
+    assert {hidden_below(x) for x in (1e30, np.inf, np.nan)} == {1e9}
 
 
 def test_it_is_one_kernel_that_changes_the_caches_in_place(
