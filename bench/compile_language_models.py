@@ -8,10 +8,10 @@ XLA compiles the program that generates tokens as `jaxdelegate.lm` does, for an 
 It needs `pip install "jax[cuda12]" libtpu`, but no device, and nothing runs. `step_mb` are the
 bytes that the program's kernels move (`hlo_text.traffic`); its loop counts once. `weights_mb` are
 those of the weights as the device has them, `table_mb` those of embedding tables, of which a step
-reads rows, and `caches_mb` those of all slots at their longest. `ratio` is `step_mb` to what a step
-has to read: weights and caches, without tables. `copies` are whole caches that the loop copies. For
-a GPU there are also `kernels` and their `kinds`, and `captured` of `launches` are in one of the
-`graphs` (CUDA graphs).
+reads rows, and `caches_mb` those of all slots at their longest, in the dtype of the device's
+engine. `ratio` is `step_mb` to what a step has to read: weights and caches, without tables.
+`copies` are whole caches that the loop copies. For a GPU there are also `kernels` and their
+`kinds`, and `captured` of `launches` are in one of the `graphs` (CUDA graphs).
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function import context
 from jaxdelegate.function import weights as function_weights
 from jaxdelegate.lm.computation import Computation
-from jaxdelegate.lm.language_model import LanguageModel
+from jaxdelegate.lm.language_model import LanguageModel, cache_dtype
 from jaxdelegate.lm.program_spec import ProgramSpec, cache_arrays
 from jaxdelegate.lm.sampling_params import Variant
 from jaxdelegate.options import DelegateOptions
@@ -61,10 +61,22 @@ class _Shapes(absent_device.Shapes):
         return _Array(shape.shape, shape.dtype)  # type: ignore[no-untyped-call]
 
 
-def compiled(model: LanguageModel, device: jax.Device, slots: int, dtype: str) -> Program:
+def opened(path: str, device: jax.Device, options: DelegateOptions) -> LanguageModel:
+    """The model of a bundle, with caches as the device's engine carries them."""
+    bundle = open_bundle(path)
+    others = {part: m for part, m in bundle.models.items() if part != "prefill_decode"}
+    part = bundle.models["prefill_decode"]
+    model = LanguageModel(part, path, others, {"platform": "cpu"}, None, ":nocache")
+    compiler = absent_device.AbsentCompiler(options, absent_device.Described(device))
+    model.graph = dataclasses.replace(model.graph, cache_dtype=cache_dtype(compiler))
+    return model
+
+
+def compiled(
+    model: LanguageModel, device: jax.Device, slots: int, options: DelegateOptions
+) -> Program:
     """The program that generates tokens greedily, with the longest caches."""
     graph = model.graph
-    options = DelegateOptions(compute_dtype=dtype)  # type: ignore[arg-type]
     view = dataclasses.replace(model._view, prepared=options)
 
     def compiler(
@@ -127,16 +139,14 @@ def main(argv: list[str]) -> None:
             device = (
                 absent_device.gpu(target, Path(dumps)) if name == "gpu" else absent_device.tpu()
             )
+            options = DelegateOptions(compute_dtype=FLAGS.compute_dtype)
             for path in argv[1:]:
-                bundle = open_bundle(path)
-                others = {p: m for p, m in bundle.models.items() if p != "prefill_decode"}
-                part = bundle.models["prefill_decode"]
-                model = LanguageModel(part, path, others, {"platform": "cpu"}, None, ":nocache")
+                model = opened(path, device, options)
                 for slots in map(int, FLAGS.slots):
                     head = {"bench": "compile_language_models", "bundle": Path(path).name}
                     head |= {"slots": slots, "compute_dtype": FLAGS.compute_dtype}
                     there = f"{device.device_kind}, which was not there"
-                    program = compiled(model, device, slots, FLAGS.compute_dtype)
+                    program = compiled(model, device, slots, options)
                     if FLAGS.hlo:
                         Path(FLAGS.hlo).mkdir(parents=True, exist_ok=True)
                         text = Path(FLAGS.hlo) / f"{Path(path).stem}_{name}_{slots}.txt"
