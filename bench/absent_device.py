@@ -35,7 +35,7 @@ from jaxdelegate.pjrt import client
 from jaxdelegate.program import Executable, Partition, Program
 from jaxdelegate.xla.options import platform_of
 from jaxdelegate.xla.over_mesh import OverMesh
-from tests.support.decoders import quantized_decoder
+from tests.support.decoders import INT4, INT8, gated_layers, quantized_decoder
 
 FLAGS = flags.FLAGS
 
@@ -46,6 +46,8 @@ _THUNKS = ("*.thunk_sequence_after_thunk_passes.txt", "*.thunk_sequence.txt")
 SHIPPED = Path(__file__).parents[1] / "examples/sample_tasks/networks"
 _BUILT = {  # networks that need no file
     "mobilenet_v1": mobilenet_v1,
+    "decoder_layers": lambda: gated_layers(1, INT8, layers=2, width=1024, hidden=3072),
+    "int4_decoder_layers": lambda: gated_layers(1, INT4, 32, layers=2, width=1024, hidden=3072),
     "int4_decoder": lambda: quantized_decoder(1, vocabulary=16384, width=1024, hidden=3072),
 }
 _CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "CONV_3D", "CONV_3D_TRANSPOSE")

@@ -121,6 +121,18 @@ def test_batches_move_little_more_than_they_have_to(
     assert max(moved) <= most
 
 
+@pytest.mark.parametrize("graph", ["decoder_layers", "int4_decoder_layers"])
+def test_a_decoders_layer_has_four_kernels_of_products(gates: Any, graph: str) -> None:
+    """Two layers, and one or two kernels of each TANH; at most 1.15 times the ideal traffic."""
+    lines = [r for r in gates.records(gates.results("compile_for_gpu")) if r["graph"] == graph]
+    assert {line["batch"] for line in lines} == {1, 16, 64}
+    for line in lines:
+        assert line["kinds"]["own kernel"] == 8
+        assert line["kernels"] <= 12
+        assert line["captured"] == line["launches"]
+        assert line["moved_mb"] <= 1.15 * line["least_mb"]
+
+
 def test_int8_networks_compute_in_32_bits(gates: Any) -> None:
     lines = gates.records(gates.results("compile_for_gpu"))
     case = "mobilenet_v2_1.0_224_int8.tflite", "integer"

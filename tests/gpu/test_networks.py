@@ -21,7 +21,15 @@ from jaxdelegate.testing.running import random_inputs, run_once
 from sample_tasks.tasks import TASKS
 from tests.gpu.on_device import HALF, NEEDS_DEVICE, reference, run, stock
 from tests.support.attention_networks import bert_small
-from tests.support.decoders import INT4, INT8, VOCABULARY, chain, quantized_decoder
+from tests.support.decoders import (
+    FLOAT32,
+    INT4,
+    INT8,
+    VOCABULARY,
+    chain,
+    gated_layers,
+    quantized_decoder,
+)
 from tests.support.networks import mobilenet_v2
 
 pytestmark = NEEDS_DEVICE
@@ -99,6 +107,23 @@ def test_long_rows_of_few_bits(dtype: np.dtype, block: int) -> None:
     on_cpu = jd.JaxDelegate(platform="cpu", quant_mode="float_view")
     interpreter = jd.Interpreter(model_content=model, experimental_delegates=[on_cpu])
     assert_close(got, run_once(interpreter, x), tolerance=HALF, because=BECAUSE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("filters", [(INT8, 0), (INT4, 0), (INT4, 32), (FLOAT32, 0)])
+@pytest.mark.parametrize("rows", [1, 3, 16, 64])
+def test_layers_of_a_decoder(rows: int, filters: tuple[np.dtype, int], dtype: str) -> None:
+    """Norm, products, gate and residual are one kernel each, except on float32 filters."""
+    model = gated_layers(rows, *filters, layers=2, width=512, hidden=768)
+    x = feeds(model, 7)
+    got, _ = run(model, x, compute_dtype=dtype, quant_mode="float_view", **FULL)
+    on_cpu = jd.JaxDelegate(platform="cpu", quant_mode="float_view")
+    interpreter = jd.Interpreter(model_content=model, experimental_delegates=[on_cpu])
+    want = run_once(interpreter, x)
+    if dtype == "float32":
+        assert_close(got, want, tolerance=NETWORK)
+    else:
+        assert_close(got, want, tolerance=HALF, because=BECAUSE)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))

@@ -1,9 +1,11 @@
 """The weights of a language model, as converters write them: tables and filters of 4 to 8 bits."""
 
+import functools
+
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.options import FullyConnectedOptions
+from jaxdelegate.op_lowering.options import FullyConnectedOptions, ReducerOptions
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 from jaxdelegate.testing import ModelBuilder
 from tests.support.quantized import scaled
@@ -40,12 +42,7 @@ def chain(rows: int, dtype: np.dtype, block: int = 0, *, layers: int, width: int
     b, hidden = _Decoder(rows), 3 * width
     x0 = x = b.input((rows, width), np.float32, "x")
     tenth = b.constant(np.float32(0.1))
-
-    def elementwise(name: str, *operands: int, columns: int = width) -> int:
-        y = b.tensor((rows, columns))
-        b.operator(name, operands, [y])
-        return y
-
+    elementwise = functools.partial(b.elementwise, columns=width)
     for _ in range(layers):
         y = b.product(x, b.filters((width, width), dtype, block), width)
         y = b.product(y, b.filters((width, width), dtype, block), width)
@@ -58,6 +55,37 @@ def chain(rows: int, dtype: np.dtype, block: int = 0, *, layers: int, width: int
         x = elementwise("ADD", x, elementwise("MUL", down, tenth))
     b.outputs(x)
     b.signature("decode", {"x": x0}, {"y": x})
+    return b.build()
+
+
+def gated_layers(
+    rows: int, dtype: np.dtype, block: int = 0, *, layers: int, width: int, hidden: int
+) -> bytes:
+    """Decoder layers, float32 [rows, width] -> the same, and the keys and values of each.
+
+    Each has an RMS norm, filters of queries, keys and values, TANH of the queries in place of an
+    attention, their product added to what enters; and a norm and a unit with SiLU, added as well.
+    """
+    b = _Decoder(rows)
+    x, left = b.input((rows, width), np.float32, "x"), list[int]()
+    for _ in range(layers):
+        n = b.norm(x, width)
+        q, *others = (
+            b.product(n, b.filters((size, width), dtype, block), size)
+            for size in (2 * width, width, width)
+        )
+        left += others
+        y = b.elementwise("TANH", q, columns=2 * width)
+        y = b.product(y, b.filters((width, 2 * width), dtype, block), width)
+        x = b.elementwise("ADD", x, y, columns=width)
+        n = b.norm(x, width)
+        gate, up = (b.product(n, b.filters((hidden, width), dtype, block), hidden) for _ in "gu")
+        share = b.elementwise("LOGISTIC", gate, columns=hidden)
+        gated = b.elementwise("MUL", gate, share, columns=hidden)
+        gated = b.elementwise("MUL", gated, up, columns=hidden)
+        down = b.product(gated, b.filters((width, hidden), dtype, block), width)
+        x = b.elementwise("ADD", x, down, columns=width)
+    b.outputs(x, *left)
     return b.build()
 
 
@@ -82,6 +110,21 @@ class _Decoder(ModelBuilder):
         none = np.zeros(0, np.float32), np.zeros(0, np.int64)
         quantization = Quantization(*none, blockwise=blocks)
         return self.constant(values.astype(dtype), quantization=quantization)
+
+    def elementwise(self, name: str, *operands: int, columns: int) -> int:
+        y = self.tensor((self._rows, columns))
+        self.operator(name, operands, [y])
+        return y
+
+    def norm(self, x: int, columns: int) -> int:
+        """x over the root of its mean square, with scales from a half to one and a half."""
+        y, last = self.tensor((self._rows, 1)), self.constant(np.array([-1], np.int32))
+        square = self.elementwise("MUL", x, x, columns=columns)
+        self.operator("MEAN", [square, last], [y], ReducerOptions(keep_dims=True))
+        y = self.elementwise("ADD", y, self.constant(np.float32(1e-6)), columns=1)
+        y = self.elementwise("MUL", x, self.elementwise("RSQRT", y, columns=1), columns=columns)
+        scales = self._random.uniform(0.5, 1.5, columns).astype(np.float32)
+        return self.elementwise("MUL", y, self.constant(scales), columns=columns)
 
     def product(self, x: int, w: int, columns: int) -> int:
         y = self.tensor((self._rows, columns))
