@@ -114,7 +114,8 @@ class StoredFilter:
         """float32 [rows, N]: the scaled sums of x [rows, K]."""
         if len(x) == 1 and context.platform == "gpu":
             return self._sums_of_one_row(x, w, scales)
-        if context.kernels.triton and stored_width_triton.takes(self.form, len(x)):
+        takes = stored_width_triton.takes(self.form, len(x)) and stored_width_triton.fits(*w.shape)
+        if context.kernels.triton and takes:
             around = Around(arithmetic.operand, (FLOAT32,), processors=context.kernels.processors)
             filters, forms = (Filter(w, scales),), (self.form,)
             return stored_width_triton.products(x, filters, forms=forms, around=around)[0]

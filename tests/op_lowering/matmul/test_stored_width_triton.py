@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
+from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.compile.target import Target
 from jaxdelegate.op_lowering.common.packed_weights import Packed
 from jaxdelegate.op_lowering.matmul import stored_width_triton as kernel
 from jaxdelegate.op_lowering.matmul.stored_width_triton import Around, Filter, Stored, Tile
+from jaxdelegate.op_lowering.rule import KernelSet
+from jaxdelegate.options import DelegateOptions
 from tests.support.absent_gpu import lowered_for_gpu
 from tests.support.combinations import covering
 
@@ -253,3 +257,18 @@ def test_triton_takes_it(pair: tuple[str, np.dtype], rows: int) -> None:
         text = lowered_for_gpu(run, x, filters, *(more.get(n) for n in ("scale", "residual")))
         assert text.count("__gpu$xla.gpu.triton") == 1
         assert "i64>" not in text
+
+
+@pytest.mark.parametrize(
+    ("platform", "device", "count"),
+    [
+        ("gpu", {"core_count": 66}, 66),
+        ("gpu", {}, KernelSet.processors),
+        ("cpu", {"core_count": 66}, KernelSet.processors),
+    ],
+)
+def test_a_compiler_knows_the_processors(platform: str, device: dict[str, int], count: int) -> None:
+    target = Target("cpu", 0)
+    target.platform = platform
+    target.__dict__["device"] = type("Device", (), device)()
+    assert Compiler(DelegateOptions(), target).context.kernels.processors == count
