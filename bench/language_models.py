@@ -9,7 +9,9 @@ their answers are compared: `equal_characters` of `characters`. A prompt is read
 so that no cache is used again. `batch` prompts at once are `Engine.generate` as a whole
 (`batch_tokens_per_s`), and its parts apart: `batch_caches_s` until the caches are there,
 `batch_prompt_tokens_per_s` of reading, and `batch_answer_tokens_per_s` of answers alone, which
-`batch_ratio` compares with the rate of one answer. `first_batch_s` is the first run, which compiles
+`batch_ratio` compares with the rate of one answer. `same_prompt_s` is the time of as many whose
+prompts end with a few words of their own, until they are read: `shared` if they may use what
+caches have of each other, else `apart`. `first_batch_s` is the first run, which compiles
 or loads programs; no other figure has it. `process` is one that reads the prompt and generates
 eight tokens: its seconds, with programs that were stored before, and its largest resident memory.
 On a GPU or a TPU jaxdelegate is measured alone.
@@ -108,6 +110,20 @@ def child(engine: str, path: str) -> dict[str, float]:
     return {"seconds": whole, "peak_mb": float(done.stdout.split()[-1])}
 
 
+def same_prompt(engine: Any, prompt: str) -> dict[str, dict[str, float]]:
+    from jaxdelegate.lm.benchmark import batch_times  # noqa: PLC0415 (not in a child)
+
+    begin, ends = engine.prompt_ids(prompt), [f" {n} and so on" for n in range(FLAGS.batch)]
+    prompts = [[*begin, *engine.tokenize(end)] for end in ends]
+    seconds: dict[str, list[float]] = {"shared": [], "apart": []}
+    for number in range(1 + FLAGS.rounds):
+        for name, own in seconds.items():
+            times = batch_times(engine, prompts, 1, shares=name == "shared")
+            if number:  # the first one compiles
+                own.append(times.prompts_s)
+    return {name: spread(own) for name, own in seconds.items()}
+
+
 def measure(path: str) -> dict[str, Any]:
     from jaxdelegate.lm.benchmark import batch_times  # noqa: PLC0415 (not in a child)
 
@@ -164,6 +180,7 @@ def measure(path: str) -> dict[str, Any]:
         pairs = enumerate(zip(a, b, strict=False))
         equal = next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
         found |= {"characters": len(b), "equal_characters": equal}
+    found["same_prompt_s"] = same_prompt(engine, prompt)
     found["process"] = {name: child(name, path) for name in engines}
     return found
 

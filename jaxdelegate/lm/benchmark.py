@@ -131,7 +131,7 @@ class BatchTimes:
         caches_s: seconds until their caches were there.
         prompts_s: then until all prompts were read, but their last tokens.
         answers_s: then until all answers had ended.
-        prompt_tokens: that were read.
+        prompt_tokens: that were read; those of a beginning that prompts share count once.
         answer_tokens: that were generated.
     """
 
@@ -152,10 +152,13 @@ class BatchTimes:
         return self.answer_tokens / self.answers_s
 
 
-def batch_times(engine: Engine, prompts: Sequence[Sequence[int]], count: int) -> BatchTimes:
+def batch_times(
+    engine: Engine, prompts: Sequence[Sequence[int]], count: int, *, shares: bool = False
+) -> BatchTimes:
     """Continue prompts greedily by `count` tokens each, whatever these are, all at once.
 
     The first run of an engine also compiles or loads its programs. Errors as `Engine.generate`.
+    If it `shares`, prompts use what caches have of each other.
     """
     began = time.perf_counter()
     runner = engine.new_runner(len(prompts), has_stops=False)
@@ -163,7 +166,10 @@ def batch_times(engine: Engine, prompts: Sequence[Sequence[int]], count: int) ->
     made = time.perf_counter()
     scheduler = Scheduler(runner, StopSequences(()), is_streamed=False)
     greedy = SamplingParams(SamplerConfig(top_k=1))
-    joined = [scheduler.join(Request(ids, count, greedy)) for ids in prompts]
+    joined = [
+        scheduler.join(Request(ids, count, greedy, owner=None if shares else number))
+        for number, ids in enumerate(prompts)
+    ]
     while scheduler.prefill():
         pass
     runner.cache.wait()
@@ -175,6 +181,6 @@ def batch_times(engine: Engine, prompts: Sequence[Sequence[int]], count: int) ->
         made - began,
         read - made,
         ended - read,
-        sum(len(ids) - 1 for ids in prompts),
+        sum(len(active.request.ids) - 1 - active.reused for active in joined),
         sum(len(active.tokens) for active in joined),
     )

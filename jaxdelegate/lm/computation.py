@@ -29,6 +29,7 @@ from jaxdelegate.lm.program_spec import (
     host_inputs,
     packed,
     results,
+    signatures,
     unpacked,
 )
 from jaxdelegate.lm.sampler import next_token
@@ -75,7 +76,7 @@ class Computation(Compilation):
         return self.compiled(
             f"{spec.kind}_{spec.step}",
             self._models(spec),
-            graph.keys(spec.step),
+            signatures(graph, spec),
             traced,
             arguments(graph, spec, step),
             {"": {name: info.shape for name, info in inputs.items()}},
@@ -123,6 +124,7 @@ class _Traced:
             "prefill": self._prefill,
             "decode": self._decode,
             "score": self._score,
+            "copy": self._copy,
         }
         self._run = kinds[spec.kind]
 
@@ -202,6 +204,10 @@ class _Traced:
             return ({n: caches[n].at[slot].set(new, mode="drop") for n, new in news.items()},)
         new, _ = self._step(params, _of_slot(caches, slot), tokens, start, count)
         return (_with_slot(caches, slot, new),)
+
+    @staticmethod
+    def _copy(_params: Any, caches: Caches, source: Any, target: Any) -> tuple[Caches]:
+        return (_with_slot(caches, target, _of_slot(caches, source)),)
 
     def _steps(
         self, params: Any, caches: Caches, tokens: jax.Array, positions: jax.Array

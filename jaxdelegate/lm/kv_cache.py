@@ -68,18 +68,25 @@ class KVCache:
 
     def prefix(self, slot: int, ids: Sequence[int]) -> int:
         """How many of these tokens have entries in a slot that can be reused."""
+        return self.reusable(slot, common_length(self._ids[slot][:-1], ids[:-1]))
+
+    def reusable(self, slot: int, common: int, written: int = 0) -> int:
+        """How many of a slot's first `common` entries can be reused.
+
+        `written`: the most entries that it has until then.
+        """
         # A full sequence that rests goes on writing its last entry.
-        count = min(_common(self._ids[slot][:-1], ids[:-1]), self._graph.capacity - 1)
-        return count if self._can_rewind(slot, count) else 0
+        count = min(common, self._graph.capacity - 1)
+        return count if self._can_rewind(slot, count, written) else 0
 
     def is_intact(self, slot: int) -> bool:
         """Whether all tokens of a slot have entries, also after `truncate`."""
         return self._can_rewind(slot, len(self._ids[slot]) - 1)
 
-    def _can_rewind(self, slot: int, count: int) -> bool:
+    def _can_rewind(self, slot: int, count: int, written: int = 0) -> bool:
         """Whether later entries have not overwritten the first `count`."""
         most = self._graph.max_rewind
-        return most is None or self._written[slot] - count <= most
+        return most is None or max(self._written[slot], written) - count <= most
 
     def hold(self, slot: int, ids: Sequence[int], reused: int) -> None:
         """Let a slot have the first `reused` of these tokens' entries, and the next token."""
@@ -96,6 +103,11 @@ class KVCache:
         """A program has written more entries, and `rejected` ones that tokens will overwrite."""
         self._ids[slot] += ids
         self._written[slot] = max(self._written[slot], len(self._ids[slot]) - 1 + rejected)
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """A program has copied a slot's entries to another one, which keeps the first `count`."""
+        self._ids[target] = self._ids[source][: count + 1]
+        self._written[target] = self._written[source]
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget the tokens of a sequence after the first `length`, at least one."""
@@ -144,7 +156,7 @@ class KVCache:
             array.block_until_ready()
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """How many elements at the beginning are equal."""
     pairs = zip(a, b, strict=False)
     return next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

@@ -13,7 +13,7 @@ from jaxdelegate.lm.hidden_states import with_hidden_states
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
 from jaxdelegate.lm.model_file import signature_of
 from jaxdelegate.lm.places import Attention
-from jaxdelegate.lm.program_spec import Array, ProgramSpec, results
+from jaxdelegate.lm.program_spec import Array, ProgramSpec, results, signatures
 from jaxdelegate.lm.signatures import language_graph
 from jaxdelegate.op_lowering.dtypes import HALVES
 
@@ -99,7 +99,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         self._with_hidden_states: dict[int, Model] = {}
 
     def _keys(self, spec: ProgramSpec) -> Mapping[str, str]:
-        return self.graph.keys(spec.step)
+        return signatures(self.graph, spec)
 
     def _results(self, spec: ProgramSpec) -> Sequence[Array]:
         return results(self.graph, spec)

@@ -216,6 +216,13 @@ class ModelRunner:
             tokens[row, : len(own)] = own
         return slot, tokens, start, count
 
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Let a slot have the first `count` entries of another one, in place of its own."""
+        self.clear(target)
+        slots = np.int32(source), np.int32(target)
+        self._run(lambda length: (self.specs.copy(length), slots), self.cache.length)
+        self.cache.copy(source, target, count)
+
     # ---- decode
 
     def begin(self, slot: int, request: Request) -> None:

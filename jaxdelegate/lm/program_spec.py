@@ -34,7 +34,8 @@ class ProgramSpec:
 
     Attributes:
         kind: "prefill": fill a slot's caches with a part of a prompt; "decode": continue the
-            sequences; "score": the logarithms of the probabilities of given tokens.
+            sequences; "score": the logarithms of the probabilities of given tokens; "copy": one
+            slot gets the caches of another one.
         step: the key of the signature that it runs; of a drafter's, it generates what that proposes
             as far as it is right.
         slots: the number of sequences.
@@ -45,7 +46,7 @@ class ProgramSpec:
         prompts: how many slots it prefills; of several it copies the caches and puts them back.
     """
 
-    kind: Literal["prefill", "decode", "score"]
+    kind: Literal["prefill", "decode", "score", "copy"]
     step: str
     slots: int
     length: int
@@ -129,6 +130,10 @@ class ProgramSpecs:
         """The probabilities of tokens that are known."""
         return ProgramSpec("score", self._graph.decode.key, self._slots, length)
 
+    def copy(self, length: int) -> ProgramSpec:
+        """A slot gets the caches of another one."""
+        return ProgramSpec("copy", self._graph.decode.key, self._slots, length)
+
     def needed(
         self, length: int, variant: Variant | None, tokens: int | None = None
     ) -> list[ProgramSpec]:
@@ -142,6 +147,7 @@ class ProgramSpecs:
         steps = {step.length for step in self._graph.prefill if step.length <= length}
         steps |= set() if tokens is None else {tokens}
         specs = [self.prefill(n, length) for n in sorted(steps)]
+        specs += [self.copy(length)] if self._slots > 1 else []
         return specs if variant is None else [*specs, self.decode(variant, length)]
 
     def to_start(self, count: int, variant: Variant, *, prefills: bool) -> list[ProgramSpec]:
@@ -173,6 +179,11 @@ class ProgramSpecs:
         self._excluded.add(length)
 
 
+def signatures(graph: LanguageGraph, spec: ProgramSpec) -> dict[str, str]:
+    """The signatures that a program runs, by part."""
+    return {} if spec.kind == "copy" else graph.keys(spec.step)
+
+
 def cache_arrays(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
     """The caches of all slots; one slot has no such axis, which would make XLA copy them."""
     ahead = (slots,) if slots > 1 else ()
@@ -201,6 +212,8 @@ def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Arr
         shapes = (), (step.length,), (), ()
         ahead = (spec.prompts,) if spec.prompts > 1 else ()
         return [((*ahead, *shape), _INT) for shape in shapes]
+    if spec.kind == "copy":  # source, target
+        return [scalar, scalar]
     if spec.kind == "score":  # token, position, targets, lengths
         return [((n,), _INT), ((n,), _INT), ((n, MAX_DECODE_STEPS), _INT), ((n,), _INT)]
     capacity = graph.capacity if spec.variant.has_logits_processors else 0
@@ -215,7 +228,7 @@ def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Arr
 def host_outputs(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
     """The arrays that a program returns for the host, in the order in which they are packed."""
     n = spec.rows
-    if spec.kind == "prefill":
+    if spec.kind in ("prefill", "copy"):
         return []
     if spec.kind == "score":
         return [((n, MAX_DECODE_STEPS), _FLOAT)]

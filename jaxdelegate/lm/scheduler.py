@@ -4,7 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, StepOutput
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
 from jaxdelegate.lm.ready_programs import ProgramSet, ReadyPrograms
 from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.shared_prefixes import Share, SharedPrefixes
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.optional import is_failure
 from jaxdelegate.text import printable
@@ -30,7 +31,7 @@ class ActiveRequest:
     Attributes:
         request: its prompt, and how to continue it.
         slot: in which its cache entries are.
-        reused: how many tokens of the prompt the slot's cache had.
+        reused: how many tokens of the prompt the slot's cache had, or got from another slot.
         prefilled: how many it has.
         constraint: the state of the request's, after `tokens`.
         tokens: the answer so far, without the stop.
@@ -97,8 +98,9 @@ class Scheduler:
         self._runner, self._stops, self._is_streamed = runner, stops, is_streamed
         self._programs = None if compiler is None else ReadyPrograms(runner, compiler)
         self._running: dict[int, ActiveRequest] = {}  # the last run's requests are the last
-        self._owners: list[Hashable] = [None] * runner.slots
         self._prefilling: dict[int, list[PrefillStep]] = {}  # that are left; in order of joining
+        self._prefixes = SharedPrefixes(runner, self._prefilling)
+        self._waiting: dict[int, int] = {}  # prompts, and the slots of which they will copy a part
         self._active: Sequence[ActiveRequest] = ()  # in the last run
         self._failed: list[ActiveRequest] = []  # since then
         self._is_first = False
@@ -127,27 +129,16 @@ class Scheduler:
         return self._programs is None or self._programs.is_ready(request)
 
     def join(self, request: Request) -> ActiveRequest:
-        """Put a request into a free slot, the one whose cache has most of its prompt.
-
-        Those of other owners count as empty.
+        """Put a request into a free slot; see `SharedPrefixes.join`.
 
         Raises:
             GenerationError: as `LanguageGraph.check`.
         """
         self._runner.graph.check(request.ids, has_answer=not request.has_hidden_state)
-        reused = {
-            slot: self._runner.prefix(slot, request.ids)
-            if self._owners[slot] == request.owner
-            else 0
-            for slot in self._free
-        }
-        slot = max(reused, key=reused.__getitem__)
-        if self._owners[slot] != request.owner:
-            self._runner.clear(slot)
-            self._owners[slot] = request.owner
+        slot, reused = self._prefixes.join(request, self._free)
         self._free.remove(slot)
         constraint = None if request.constraint is None else request.constraint.copy()
-        active = ActiveRequest(request, slot, reused[slot], reused[slot], constraint)
+        active = ActiveRequest(request, slot, reused, reused, constraint)
         self._running[slot] = active
         self._prefilling[slot] = self._runner.prefill_steps(slot, request.ids)
         return active
@@ -184,9 +175,11 @@ class Scheduler:
 
         Every second step is for the prompt that joined first, the others are for the one of which
         the least is left: a short prompt does not wait for a long one, and a long one gets on.
+        A prompt whose beginning another slot has, or is about to have, copies that.
         """
         self.is_held = bool(self._running)
-        while slots := [slot for slot in list(self._prefilling) if self._can_prefill(slot)]:
+        while ready := [slot for slot in list(self._prefilling) if self._can_prefill(slot)]:
+            slots = self._copy_prefixes(ready)
             self._is_first = not self._is_first
             slot = slots[0] if self._is_first else min(slots, key=self._left_to_prefill)
             together = self._prefill(slot, slots) if self._prefilling[slot] else [slot]
@@ -194,9 +187,28 @@ class Scheduler:
             for each in together:
                 self._end_prefill_step(each)
             if has_step:
+                self._copy_prefixes(ready)  # before the next step, which may overwrite entries
                 self.is_held = False
                 break
         return bool(self._prefilling)
+
+    def _copy_prefixes(self, ready: Sequence[int]) -> list[int]:
+        """Copy what other slots have; returns those of the `ready` ones that wait for none."""
+        self._waiting.clear()
+        slots = [slot for slot in ready if slot in self._prefilling]
+        for slot in slots:
+            share = self._prefixes.share(slot, slots)
+            if share is not None and share.wait:
+                self._waiting[slot] = share.source
+            elif share is not None:
+                self._copy(self._running[slot], share)
+        return [slot for slot in slots if slot not in self._waiting]
+
+    def _copy(self, active: ActiveRequest, share: Share) -> None:
+        slot, read = active.slot, active.prefilled - active.reused
+        self._runner.copy(share.source, slot, share.entries)
+        active.reused, active.prefilled = share.entries - read, share.entries
+        self._prefilling[slot] = self._runner.prefill_steps(slot, active.request.ids)
 
     def _prefill(self, slot: int, others: Sequence[int]) -> Sequence[int]:
         """Run the next step of a slot, and those of others in the same program."""
@@ -247,8 +259,10 @@ class Scheduler:
             return self._programs.for_prefill(steps[0], self._prefilled, decoding)
 
     def _left_to_prefill(self, slot: int) -> int:
-        active = self._running[slot]
-        return len(active.request.ids) - 1 - active.prefilled
+        """How many tokens are left of a prompt, or of one that waits for it."""
+        waiting = [other for other, source in self._waiting.items() if source == slot]
+        prompts = [self._running[each] for each in (slot, *waiting)]
+        return min(len(active.request.ids) - 1 - active.prefilled for active in prompts)
 
     # ---- decode
 
@@ -343,7 +357,8 @@ class Scheduler:
 
     def _end(self, slot: int) -> None:
         self._runner.rest(slot)
-        self._prefilling.pop(slot, None)
+        if self._prefilling.pop(slot, None) is not None:
+            self._prefixes.end(slot)
         del self._running[slot]
         self._free.append(slot)
 

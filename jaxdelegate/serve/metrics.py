@@ -213,7 +213,7 @@ class TextRecorder(Recorder):
     names = _VLLM
 
     def prompt(self, tokens: int, reused: int) -> None:
-        """A prompt joined whose first tokens caches had."""
+        """A prompt was read whose first `reused` tokens caches had."""
         with self._lock:
             self._add(prompt_tokens=tokens, prefix_cache_queries=tokens, prefix_cache_hits=reused)
 

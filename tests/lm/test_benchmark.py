@@ -44,7 +44,9 @@ def test_parts_of_many_prompts(path: str) -> None:
         began = time.perf_counter()
         times = batch_times(engine, prompts, 12)
         whole = time.perf_counter() - began
+        shared = batch_times(engine, prompts, 12, shares=True)
     assert (times.prompt_tokens, times.answer_tokens) == (50, 36)
+    assert (shared.prompt_tokens, shared.answer_tokens) == (31, 36)  # 19, then 10 and 2
     parts = times.caches_s, times.prompts_s, times.answers_s
     assert min(parts) > 0
     assert sum(parts) <= whole

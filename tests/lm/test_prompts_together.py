@@ -103,9 +103,7 @@ def test_a_server_reads_them_one_by_one_until_the_program_is_there(
     as_on_a_gpu(monkeypatch)
     with lm.Engine(path, lm.Backend.CPU(), cache_dir=":nocache") as engine:
         runner = engine.new_runner(8)
-        wanted = [runner.specs.prefill(n, 128) for n in (8, 32)]
-        wanted.append(runner.specs.decode(SamplingParams().variant(261), 128))
-        for spec in wanted:
+        for spec in runner.specs.needed(128, SamplingParams().variant(261)):
             engine._model.prepare(spec)
         compiler = BackgroundCompiler(engine._model)
         answers = []

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import math
 import queue
 import re
 import sys
@@ -21,6 +22,7 @@ from jaxdelegate import lm
 from jaxdelegate.errors import ModelError, OptionError, StoppedError
 from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar, words
 from jaxdelegate.lm.language_model import LanguageModel as Programs
+from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
@@ -524,6 +526,34 @@ def test_caches_are_those_of_one_client(served: Served, monkeypatch: pytest.Monk
     monkeypatch.setattr(model, "settings", dataclasses.replace(model.settings, share_prefixes=True))
     served.call(TEXT, body, **key)
     assert cached(served.call(TEXT, body, Authorization="Bearer other")) == len(prompt)
+
+
+def test_answers_to_one_prompt_read_it_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`n` answers, and what metrics count; the same prompt of another client is read for it."""
+    prompt, steps, run = "The Engine has no pretensions.", list[Any](), ModelRunner.run_prefill
+
+    def noted(runner: ModelRunner, some: Any) -> None:
+        steps.extend(some)
+        run(runner, some)
+
+    monkeypatch.setattr(ModelRunner, "run_prefill", noted)
+    counted = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+    before = [served.metric(name) for name in counted]
+    body = {"prompt": prompt, "max_tokens": 3, "seed": 5}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        both = pool.submit(served.call, TEXT, {**body, "n": 2}, Authorization="Bearer a")
+        other = pool.submit(served.call, TEXT, body, Authorization="Bearer b")
+        assert (cached(both.result()), cached(other.result())) == (0, 0)
+    count = len(served.engine.prompt_ids(prompt))
+    assert len(steps) == 2 * math.ceil((count - 1) / 8)
+    hits, queries = (served.metric(n) - b for n, b in zip(counted, before, strict=True))
+    assert (hits, queries) == (count - 1, 3 * count)
+    seeds = [{**body, "seed": 5 + n} for n in range(2)]
+    alone = [served.call(TEXT, each, Authorization="Bearer c").json["choices"] for each in seeds]
+    texts = [choice["text"] for choice in both.result().json["choices"]]
+    assert texts == [choices[0]["text"] for choices in alone]
 
 
 def test_a_chat_does_not_tell_what_others_embedded(served: Served) -> None:

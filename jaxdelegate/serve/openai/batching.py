@@ -191,7 +191,6 @@ class TextBatcher(Worker):
             with self._change:
                 self._jobs[running], job.running = job, running
             self._recorder.set("num_requests_running", len(self._jobs))
-            self._recorder.prompt(len(job.request.ids), running.reused)
         return True
 
     def _advance(self, scheduler: Scheduler, job: Job) -> None:
@@ -214,6 +213,8 @@ class TextBatcher(Worker):
         if stream.is_stopped:
             scheduler.leave(running)
             reason = "stop"
+        if not job.last_at:
+            self._recorder.prompt(len(job.request.ids), running.reused)
         self._recorder.generated(len(tokens), job.last_at or job.since, first=not job.last_at)
         job.last_at = time.monotonic()
         if parts or reason is not None:

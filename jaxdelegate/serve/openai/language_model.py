@@ -177,6 +177,8 @@ class LanguageModel(TextModel):
         for ids in prompts:
             self.worker.check_open()
             runner.prefill(0, ids[: engine.max_num_tokens])
+        if runner.slots > 1:
+            runner.copy(0, 1, 0)
         usual = None, SamplerConfig(temperature=0), SamplerConfig(top_k=_DEFAULT_K)
         for params in map(engine.text.sampling_params, usual):
             self.worker.check_open()

@@ -1,0 +1,154 @@
+"""What the prompt of a slot can take from other slots: cache entries that they have, or soon will.
+
+Only slots of the same owner share: see `Request.owner`.
+"""
+
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from jaxdelegate.lm.kv_cache import common_length
+from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep
+from jaxdelegate.lm.request import Request
+
+
+class Share(NamedTuple):
+    """What a prompt takes from another slot.
+
+    Attributes:
+        source: the slot.
+        entries: how many.
+        wait: how many tokens the source processes until then; 0: it has them.
+        rest: how many the prompt's own steps process then.
+    """
+
+    source: int
+    entries: int
+    wait: int
+    rest: int
+
+
+class _Source(NamedTuple):
+    slot: int
+    request: Request | None  # that joined it last
+    common: int  # how many tokens at the beginning are equal
+
+
+class SharedPrefixes:
+    """Knows whose each slot is, and finds for a prompt the slot that has most of it."""
+
+    def __init__(
+        self, runner: ModelRunner, prefilling: Mapping[int, Sequence[PrefillStep]]
+    ) -> None:
+        """`prefilling`: the steps that are left of each prompt, in the order of joining."""
+        self._runner, self._prefilling = runner, prefilling
+        self._requests: list[Request | None] = [None] * runner.slots  # that joined last
+        self._sources: dict[int, _Source | None] = {}  # of the prompts that are prefilled
+        self._rest = functools.lru_cache(1024)(self._steps_after)
+
+    def _steps_after(self, tokens: int, start: int) -> int:
+        return sum(self._runner.specs.plan(tokens - start, start))
+
+    # ---- slots
+
+    def join(self, request: Request, free: Iterable[int]) -> tuple[int, int]:
+        """Choose a slot for a request; returns it, and how many of the tokens its cache has.
+
+        It is one that has the whole prompt, or nothing else but its beginning; if there is none,
+        the first free one, because others can still continue what the rest have.
+        """
+        had = {slot: self._had(slot, request) for slot in free}
+        whole = [slot for slot, count in had.items() if count and self._is_kept(slot, count)]
+        whole += [slot for slot, count in had.items() if count and count == len(request.ids) - 1]
+        slot = max(whole, key=had.__getitem__, default=next(iter(had)))
+        if not self._is_owned(slot, request):
+            self._runner.clear(slot)
+        self._requests[slot] = request
+        self._sources.pop(slot, None)
+        return slot, had[slot]
+
+    def _had(self, slot: int, request: Request) -> int:
+        return self._runner.prefix(slot, request.ids) if self._is_owned(slot, request) else 0
+
+    def _is_kept(self, slot: int, count: int) -> bool:
+        return count == len(self._runner.ids(slot)) - 1
+
+    def _is_owned(self, slot: int, request: Request) -> bool:
+        last = self._requests[slot]
+        return last is not None and last.owner == request.owner
+
+    def end(self, slot: int) -> None:
+        """The request of a slot has ended: if it was not prefilled, others wait for it in vain."""
+        gone = [s for s, source in self._sources.items() if source and source.slot == slot]
+        for waiting in (slot, *gone):
+            self._sources.pop(waiting, None)
+
+    # ---- what a prompt can take
+
+    def share(self, slot: int, running: Collection[int]) -> Share | None:
+        """What the prompt of a slot takes from another one; None: it is sooner done alone.
+
+        `running`: the slots whose prefill goes on; it waits for those that joined before it.
+        """
+        request, steps = self._requests[slot], self._prefilling[slot]
+        source = None if request is None or not steps else self._source(slot, request)
+        if source is None or request is None:
+            return None
+        alone = sum(step.length for step in steps)
+        is_later = source.slot in running and self._goes_first(source.slot, slot)
+        for share in self._shares(source, request, is_later=is_later):
+            if share.rest < alone and share.wait + share.rest <= alone:
+                return share
+        return None
+
+    def _goes_first(self, other: int, slot: int) -> bool:
+        order = [*self._prefilling]
+        return other in order[: order.index(slot)]
+
+    def _source(self, slot: int, request: Request) -> _Source | None:
+        known = self._sources.get(slot)
+        if slot not in self._sources or (known and self._requests[known.slot] is not known.request):
+            self._sources[slot] = self._found(slot, request)
+        return self._sources[slot]
+
+    def _found(self, slot: int, request: Request) -> _Source | None:
+        """The slot that will have most of a prompt; of several, one that has most now."""
+        found = [
+            _Source(other, self._requests[other], self._common(other, request))
+            for other in range(self._runner.slots)
+            if other != slot and self._is_owned(other, request)
+        ]
+
+        def most(source: _Source) -> tuple[int, int]:
+            counts = self._counts(source, is_later=self._goes_first(source.slot, slot))
+            return max(count for count, _ in counts), counts[0][0]
+
+        return max(found, key=most, default=None)
+
+    def _common(self, slot: int, request: Request) -> int:
+        steps = self._prefilling.get(slot)
+        ids = steps[-1].ids if steps else self._runner.ids(slot)
+        return common_length(ids[:-1], request.ids[:-1])
+
+    def _shares(self, source: _Source, request: Request, *, is_later: bool) -> list[Share]:
+        """The most that a source has or, if `is_later`, will have; then what it has now."""
+        counts = self._counts(source, is_later=is_later)
+        best = max(counts, key=lambda pair: pair[0])  # the first one of several
+        tokens = len(request.ids) - 1
+        return [
+            Share(source.slot, count, wait, self._rest(tokens, count))
+            for count, wait in (best, counts[0])
+        ]
+
+    def _counts(self, source: _Source, *, is_later: bool) -> list[tuple[int, int]]:
+        """How many entries can be copied now and, if `is_later`, after each of its steps.
+
+        With how many tokens the source processes until then.
+        """
+        cache, slot, wait = self._runner.cache, source.slot, 0
+        entries = max(len(cache.ids(slot)) - 1, 0)
+        counts = [(cache.reusable(slot, min(source.common, entries)), 0)]
+        for step in self._prefilling.get(slot, ()) if is_later else ():
+            wait, entries = wait + step.length, len(step.ids) - 1
+            counts.append((cache.reusable(slot, min(source.common, entries), entries), wait))
+        return counts
