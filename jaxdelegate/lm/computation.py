@@ -24,6 +24,7 @@ from jaxdelegate.lm.program_spec import (
     MAX_DECODE_STEPS,
     DecodeOutput,
     ProgramSpec,
+    ScoreOutput,
     SlotArrays,
     arguments,
     host_inputs,
@@ -32,7 +33,7 @@ from jaxdelegate.lm.program_spec import (
     signatures,
     unpacked,
 )
-from jaxdelegate.lm.sampler import next_token
+from jaxdelegate.lm.sampler import Chosen, most_likely, next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.common.downcast import downcast
@@ -261,12 +262,15 @@ class _Traced:
         sequences, rest = SlotArrays(*values[:_SLOT_ARRAYS]), values[_SLOT_ARRAYS:]
         sampling, limit = SamplingArrays(*rest[:-1]), rest[-1]
         shape = MAX_DECODE_STEPS, self._rows, self._one.length
+        top = (*shape, self._spec.variant.top)
         found = DecodeOutput(
             jnp.zeros(shape, np.int32),
             jnp.zeros(shape, np.float32),
             jnp.zeros(shape[:2], np.int32),
             jnp.zeros((), np.int32),
-            jnp.zeros((self._rows, self._hidden_size), np.float32),
+            hidden_state=jnp.zeros((self._rows, self._hidden_size), np.float32),
+            top_tokens=jnp.zeros(top, np.int32),
+            top_scores=jnp.zeros(top, np.float32),
         )
 
         def goes_on(state: tuple[Caches, SlotArrays, DecodeOutput]) -> Any:
@@ -277,7 +281,8 @@ class _Traced:
             old, sequences, found = state
             caches, rows = self._steps(params, old, sequences.token, sequences.position)
             caches = self._kept(sequences.left > 0, caches, old)
-            tokens, scores = self._chosen(sampling, sequences, rows)
+            chosen = self._chosen(sampling, sequences, rows)
+            tokens = chosen.token
             # A row is right if all tokens that it saw are those that were chosen.
             agree = jnp.cumprod(tokens[:, :-1] == rows.tokens[:, 1:], axis=1, dtype=np.int32)
             counts, sequences = self._advanced(sequences, tokens, agree.sum(1, np.int32) + 1)
@@ -285,19 +290,19 @@ class _Traced:
                 caches[ACTIVATIONS] = self._last(rows.activations, counts)
             more = DecodeOutput(
                 found.tokens.at[found.steps].set(tokens),
-                found.scores.at[found.steps].set(scores),
+                found.scores.at[found.steps].set(chosen.score),
                 found.counts.at[found.steps].set(counts),
                 found.steps + 1,
-                self._last_hidden_state(rows, counts, found.hidden_state),
+                hidden_state=self._last_hidden_state(rows, counts, found.hidden_state),
+                top_tokens=found.top_tokens.at[found.steps].set(chosen.top_tokens),
+                top_scores=found.top_scores.at[found.steps].set(chosen.top_scores),
             )
             return caches, sequences, more
 
         caches, _, found = lax.while_loop(goes_on, step, (caches, sequences, found))
         return caches, *found
 
-    def _chosen(
-        self, sampling: SamplingArrays, sequences: SlotArrays, rows: "_Rows"
-    ) -> tuple[jax.Array, jax.Array]:
+    def _chosen(self, sampling: SamplingArrays, sequences: SlotArrays, rows: "_Rows") -> Chosen:
         """The tokens after those of all rows and their scores, [slots, rows], as if one by one."""
         n = self._one.length
         answer = self._written(sequences, rows.tokens[:, 1:], n - 1)  # a row has those before it
@@ -309,8 +314,7 @@ class _Traced:
             many(answer),
             (sequences.generated[:, None] + lax.iota(np.int32, n)[None]).ravel(),
         )
-        tokens, scores = (array.reshape(-1, n) for array in found)
-        return tokens, scores
+        return Chosen(*(array.reshape(self._rows, n, *array.shape[1:]) for array in found))
 
     def _written(self, sequences: SlotArrays, tokens: jax.Array, counts: Any) -> Any:
         """The answers with the first of these tokens, where the program takes answers."""
@@ -364,29 +368,58 @@ class _Traced:
 
     def _score(
         self, params: Any, caches: Caches, token: Any, position: Any, targets: Any, lengths: Any
-    ) -> tuple[Caches, jax.Array]:
+    ) -> tuple[Any, ...]:
+        most, top = (self._rows, MAX_DECODE_STEPS), self._spec.variant.top
+        found = ScoreOutput(
+            jnp.zeros(most, np.float32),
+            jnp.zeros(most if top else (self._rows, 0), np.int32),
+            jnp.zeros((*most, top), np.int32),
+            jnp.zeros((*most, top), np.float32),
+        )
+
         def goes_on(state: Any) -> Any:
             return state[-1] < lengths.max()
 
         def step(state: Any) -> Any:
-            old, token, position, scores, i = state
+            old, token, position, found, i = state
             caches, rows = self._steps(params, old, token, position)
-            chances = jax.nn.log_softmax(rows.logits[:, 0].astype(np.float32))
             tokens = lax.dynamic_index_in_dim(targets, i, 1, False)
-            found = jnp.take_along_axis(chances, tokens[:, None], 1)[:, 0]
             moved = i < lengths
             return (
                 self._kept(moved, caches, old),
                 jnp.where(moved, tokens, token),
                 position + moved.astype(np.int32),
-                scores.at[:, i].set(jnp.where(moved, found, np.float32(0))),
+                self._with_scores(found, i, moved, tokens, rows.logits[:, 0].astype(np.float32)),
                 i + 1,
             )
 
-        zeros = jnp.zeros((self._rows, MAX_DECODE_STEPS), np.float32)
-        start = caches, token, position, zeros, jnp.int32(0)
-        caches, _, _, scores, _ = lax.while_loop(goes_on, step, start)
-        return caches, scores
+        start = caches, token, position, found, jnp.int32(0)
+        caches, _, _, found, _ = lax.while_loop(goes_on, step, start)
+        return caches, *found
+
+    def _with_scores(
+        self,
+        found: ScoreOutput,
+        i: jax.Array,
+        moved: jax.Array,
+        tokens: jax.Array,
+        logits: jax.Array,
+    ) -> ScoreOutput:
+        """Add the scores of one token of each sequence that `moved`, by its logits."""
+        chances = jax.nn.log_softmax(logits)
+        of_tokens = jnp.take_along_axis(chances, tokens[:, None], 1)
+        scores = jnp.where(moved, of_tokens[:, 0], np.float32(0))
+        found = found._replace(scores=found.scores.at[:, i].set(scores))
+        top = found.top_tokens.shape[-1]
+        if not top:
+            return found
+        best = functools.partial(most_likely, count=top, platform=self._platform)
+        top_tokens, top_scores = jax.vmap(best)(logits)
+        return found._replace(
+            ranks=found.ranks.at[:, i].set((chances >= of_tokens).sum(1, np.int32)),
+            top_tokens=found.top_tokens.at[:, i].set(top_tokens),
+            top_scores=found.top_scores.at[:, i].set(top_scores),
+        )
 
 
 def _of_slot(caches: Mapping[str, Any], slot: Any) -> Caches:

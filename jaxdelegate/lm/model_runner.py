@@ -17,6 +17,7 @@ from jaxdelegate.lm.program_spec import (
     DecodeOutput,
     ProgramSpec,
     ProgramSpecs,
+    ScoreOutput,
     SlotArrays,
     host_outputs,
     packed,
@@ -24,6 +25,7 @@ from jaxdelegate.lm.program_spec import (
 )
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingArrays, SamplingParams, Variant, common_variant
+from jaxdelegate.lm.scores import TokenScore, Top, agreeing, tops
 from jaxdelegate.pjrt.client import Runtime
 
 
@@ -37,6 +39,7 @@ class StepOutput:
         is_stopped: the last token is a stop token.
         is_resting: nothing more is decoded: after a stop token, or at the limit.
         hidden_state: float32, before the last token, if requested.
+        tops: the most likely tokens at the place of each, if requested.
     """
 
     tokens: list[int]
@@ -44,6 +47,7 @@ class StepOutput:
     is_stopped: bool
     is_resting: bool
     hidden_state: np.ndarray | None
+    tops: list[Top]
 
 
 class PrefillStep(NamedTuple):
@@ -347,6 +351,13 @@ class ModelRunner:
         tokens = found.tokens[: len(counts), row][is_there].tolist()
         scores = found.scores[: len(counts), row][is_there].tolist()
         state = self._slots[slot]
+        top = tops(
+            found.top_tokens[: len(counts), row][is_there],
+            found.top_scores[: len(counts), row][is_there],
+            state.request.top,
+        )
+        if state.request.top:
+            scores = [*map(agreeing, tokens, scores, top)]
         is_stopped = bool(tokens) and tokens[-1] in self._stops
         state.left = 0 if is_stopped else state.left - len(tokens)
         drafter = self._drafter
@@ -357,6 +368,7 @@ class ModelRunner:
             is_stopped,
             state.left == 0,
             found.hidden_state[row] if state.request.has_hidden_state else None,
+            top if state.request.top else [],
         )
 
     # ---- score
@@ -384,23 +396,48 @@ class ModelRunner:
         most = max(map(len, texts.values()), default=0)
         for first in range(0, most, MAX_DECODE_STEPS):
             parts = {slot: ids[first : first + MAX_DECODE_STEPS] for slot, ids in texts.items()}
-            rows = self._score(parts)
+            rows = self._score(parts, has_top=False).scores
             for slot, part in parts.items():
                 scores[slot] += rows[slot, : len(part)].tolist()
-                self.cache.append(slot, part)
         return scores
 
-    def _score(self, parts: Mapping[int, Sequence[int]]) -> np.ndarray:
-        """float32 [slots, MAX_DECODE_STEPS], of the tokens after each slot's last one."""
+    def begin_scores(self, slot: int, ids: Sequence[int]) -> None:
+        """Let a slot have the first of these tokens; `score_parts` adds the others."""
+        self.rest(slot)
+        self.cache.hold(slot, ids, 0)
+
+    def score_parts(
+        self, parts: Mapping[int, Sequence[int]], counts: Mapping[int, int]
+    ) -> dict[int, list[TokenScore]]:
+        """Append up to `MAX_DECODE_STEPS` tokens to sequences; returns how likely each was.
+
+        Args:
+            parts: by slot.
+            counts: how many of the most likely tokens each score has, by slot.
+        """
+        found = self._score(parts, has_top=True)
+        scores = {}
+        for slot, part in parts.items():
+            arrays = (array[slot, : len(part)] for array in found)
+            values, ranks, top_tokens, top_scores = arrays
+            top = tops(top_tokens, top_scores, counts[slot])
+            values = map(agreeing, part, values.tolist(), top)
+            scores[slot] = [*map(TokenScore, values, ranks.tolist(), top)]
+        return scores
+
+    def _score(self, parts: Mapping[int, Sequence[int]], *, has_top: bool) -> ScoreOutput:
+        """Append tokens to the sequences of some slots."""
         targets = np.zeros((self.slots, MAX_DECODE_STEPS), np.int32)
         lengths = np.zeros(self.slots, np.int32)
         for slot, part in parts.items():
             targets[slot, : len(part)], lengths[slot] = part, len(part)
-        token, position = self.cache.last_tokens(self.graph.capacity)
+        token, position = self.cache.last_tokens(self.least_length or self.graph.capacity, parts)
         needed = int((position + np.maximum(lengths, 1)).max())
         values = token, position, targets, lengths
-        (scores,) = self._run(lambda length: (self.specs.score(length), values), needed)
-        return scores
+        found = self._run(lambda n: (self.specs.score(n, has_top=has_top), values), needed)
+        for slot, part in parts.items():
+            self.cache.append(slot, part)
+        return ScoreOutput(*found)
 
     # ---- programs
 

@@ -23,6 +23,7 @@ from jaxdelegate.lm.graph import (
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant
 
 MAX_DECODE_STEPS = 32  # that a program runs before the host sees their results
+SCORE = 0  # in place of the length of a prefill step: the prompt is scored
 
 Array = tuple[tuple[int, ...], np.dtype]  # its shape and dtype
 _INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
@@ -90,6 +91,8 @@ class DecodeOutput(NamedTuple):
         counts: int32 [MAX_DECODE_STEPS, slots]: how many tokens there are; 0: the slot rested.
         steps: int32: how many were run.
         hidden_state: float32 [slots, n]: before the last token, if the variant has it; [slots, 0].
+        top_tokens: int32 [MAX_DECODE_STEPS, slots, n, top]: the most likely ones.
+        top_scores: float32 [MAX_DECODE_STEPS, slots, n, top].
     """
 
     tokens: Any
@@ -97,6 +100,25 @@ class DecodeOutput(NamedTuple):
     counts: Any
     steps: Any
     hidden_state: Any
+    top_tokens: Any
+    top_scores: Any
+
+
+class ScoreOutput(NamedTuple):
+    """How likely tokens are that were known.
+
+    Attributes:
+        scores: float32 [slots, MAX_DECODE_STEPS]: the logarithms of their probabilities.
+        ranks: int32 [slots, MAX_DECODE_STEPS]: how many tokens are at least as likely; [slots, 0]
+            where the variant has no top, like the next ones.
+        top_tokens: int32 [slots, MAX_DECODE_STEPS, top]: the most likely ones.
+        top_scores: float32 [slots, MAX_DECODE_STEPS, top].
+    """
+
+    scores: Any
+    ranks: Any
+    top_tokens: Any
+    top_scores: Any
 
 
 class ProgramSpecs:
@@ -126,9 +148,10 @@ class ProgramSpecs:
             "decode", key, self._slots, length, self._stops, variant=variant, is_alone=is_alone
         )
 
-    def score(self, length: int) -> ProgramSpec:
-        """The probabilities of tokens that are known."""
-        return ProgramSpec("score", self._graph.decode.key, self._slots, length)
+    def score(self, length: int, *, has_top: bool = False) -> ProgramSpec:
+        """The probabilities of tokens that are known, and of the most likely ones."""
+        variant = SamplingParams().variant(self._graph.vocabulary, has_top=has_top)
+        return ProgramSpec("score", self._graph.decode.key, self._slots, length, variant=variant)
 
     def copy(self, length: int) -> ProgramSpec:
         """A slot gets the caches of another one."""
@@ -142,11 +165,14 @@ class ProgramSpecs:
         Args:
             length: of caches.
             variant: of the sequences that decode; None: none does.
-            tokens: of a prefill step that runs now.
+            tokens: of a prefill step that runs now; `SCORE`: prompts are scored.
         """
         steps = {step.length for step in self._graph.prefill if step.length <= length}
         steps |= set() if tokens is None else {tokens}
-        specs = [self.prefill(n, length) for n in sorted(steps)]
+        specs = [
+            self.score(length, has_top=True) if n == SCORE else self.prefill(n, length)
+            for n in sorted(steps)
+        ]
         specs += [self.copy(length)] if self._slots > 1 else []
         return specs if variant is None else [*specs, self.decode(variant, length)]
 
@@ -230,12 +256,20 @@ def host_outputs(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
     n = spec.rows
     if spec.kind in ("prefill", "copy"):
         return []
+    top = spec.variant.top
     if spec.kind == "score":
-        return [((n, MAX_DECODE_STEPS), _FLOAT)]
-    most = (MAX_DECODE_STEPS, n, graph.step(spec.step).length)
+        each = n, MAX_DECODE_STEPS
+        ranks = each if top else (n, 0)
+        return [*ScoreOutput((each, _FLOAT), (ranks, _INT), *_pair((*each, top)))]
+    most = MAX_DECODE_STEPS, n, graph.step(spec.step).length
     size = graph.hidden_size if spec.variant.has_hidden_state else 0
-    state = ((n, size), _FLOAT)
-    return [*DecodeOutput((most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT), state)]
+    own = (most, _INT), (most, _FLOAT), (most[:2], _INT), ((), _INT), ((n, size), _FLOAT)
+    return [*DecodeOutput(*own, *_pair((*most, top)))]
+
+
+def _pair(shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Tokens and their scores."""
+    return (shape, _INT), (shape, _FLOAT)
 
 
 def packed(numpy: Any, values: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep
+from jaxdelegate.lm.program_spec import SCORE
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import Variant, common_variant
 
@@ -49,12 +50,14 @@ class ReadyPrograms:
         If not, what it needs is compiled, but only if nothing else is: callers choose who is next.
         """
         graph, specs = self._runner.graph, self._runner.specs
-        plan = specs.plan(len(request.ids) - 1)
-        needed = max(self._runner.cache.entries, len(request.ids), *itertools.accumulate(plan))
+        is_scored = request.prompt_top is not None
+        ends = () if is_scored else itertools.accumulate(specs.plan(len(request.ids) - 1))
+        needed = max(self._runner.cache.entries, len(request.ids), *ends)
         length = specs.length(min(needed, graph.capacity))
-        wanted = ProgramSet(length, request.variant(graph.vocabulary))
-        return self._in_memory(wanted) is not None or self._compiler.begin(
-            specs.needed(length, wanted.variant)
+        variant = None if request.limit == 0 else request.variant(graph.vocabulary)
+        wanted, step = ProgramSet(length, variant), SCORE if is_scored else None
+        return self._in_memory(wanted, step) is not None or self._compiler.begin(
+            specs.needed(length, variant, step)
         )
 
     def for_prefill(
@@ -66,7 +69,7 @@ class ReadyPrograms:
         """What the next step of a prompt runs with; None: it is not ready.
 
         Args:
-            step: of the prompt.
+            step: of the prompt; of the length `SCORE`: it is scored.
             prefilled: the slots whose prompts are whole.
             decoding: those of the last decode steps, which go on.
         """

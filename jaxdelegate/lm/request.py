@@ -19,6 +19,10 @@ class Request:
         has_scores: whether the answer has log probabilities.
         constraint: which tokens may come next; it decides where the answer ends.
         has_hidden_state: whether the answer has the hidden state before its last token.
+        top: how many of the most likely tokens each token of the answer has, with their log
+            probabilities; at most `MOST_TOP`.
+        prompt_top: the same for the tokens of the prompt, which are scored then, each by a decode
+            step; None: they are not.
         owner: only requests of the same one reuse each other's cache entries. Otherwise a client
             could learn the prompts of others, by the count of tokens or by the time.
         stops: where the answer ends; None: as the bundle declares. Programs stop at the bundle's
@@ -33,8 +37,15 @@ class Request:
     has_hidden_state: bool = False
     owner: Hashable = None
     stops: StopSequences | None = None
+    top: int = 0
+    prompt_top: int | None = None
 
     def variant(self, vocabulary: int) -> Variant:
         """The program that generates its tokens."""
-        is_masked = self.constraint is not None
-        return self.params.variant(vocabulary, self.has_scores, is_masked, self.has_hidden_state)
+        return self.params.variant(
+            vocabulary,
+            self.has_scores,
+            self.constraint is not None,
+            self.has_hidden_state,
+            has_top=self.top > 0,
+        )

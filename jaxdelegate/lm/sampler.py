@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,23 @@ _TINY = np.float32(1e-30)  # a probability: the most likely token is always kept
 _COLUMNS = 64
 
 
+class Chosen(NamedTuple):
+    """A token that comes next.
+
+    Attributes:
+        token: int32.
+        score: float32: the logarithm of its probability by the model's own logits; 0 without
+            `has_scores`.
+        top_tokens: int32 [top]: the most likely ones by these.
+        top_scores: float32 [top].
+    """
+
+    token: jax.Array
+    score: jax.Array
+    top_tokens: jax.Array
+    top_scores: jax.Array
+
+
 def next_token(
     variant: Variant,
     sampling: SamplingArrays,
@@ -23,7 +40,7 @@ def next_token(
     answer: jax.Array,
     count: jax.Array,
     platform: str = "cpu",
-) -> tuple[jax.Array, jax.Array]:
+) -> Chosen:
     """Choose a token.
 
     Args:
@@ -33,10 +50,6 @@ def next_token(
         answer: int32 [capacity]: the tokens of the answer so far, then anything.
         count: int32: how many these are.
         platform: for which it is fast; the token is the same.
-
-    Returns:
-        The token, int32, and the logarithm of its probability by the model's own logits (0 without
-        `has_scores`).
     """
     own = logits
     if variant.has_logits_processors:
@@ -48,7 +61,18 @@ def next_token(
     else:
         token = _sampled(variant, sampling, logits, count, platform)
     score = jax.nn.log_softmax(own)[token] if variant.has_scores else jnp.zeros((), np.float32)
-    return token, score
+    return Chosen(token, score, *most_likely(own, variant.top, platform))
+
+
+def most_likely(
+    logits: jax.Array, count: int, platform: str = "cpu"
+) -> tuple[jax.Array, jax.Array]:
+    """Tokens, int32 [count], and the logarithms of their probabilities; the most likely first."""
+    if not count:
+        return jnp.zeros(0, np.int32), jnp.zeros(0, np.float32)
+    chunk = chunk_length(len(logits), count, platform)
+    scores, tokens = top_k(jax.nn.log_softmax(logits), count, chunk)
+    return jnp.asarray(tokens, np.int32), scores
 
 
 def _sampled(

@@ -13,6 +13,7 @@ from jaxdelegate.lm.configs import (
     SuppressTokensConfig,
 )
 from jaxdelegate.lm.constraints import words
+from jaxdelegate.lm.scores import MOST_TOP
 
 _DEFAULT_P = 0.95
 _ALL = 0xFFFFFFFF
@@ -32,6 +33,7 @@ class Variant:
         has_scores: whether the logarithms of probabilities are computed.
         is_masked: whether only some tokens may come next.
         has_hidden_state: whether the last hidden state is returned.
+        top: how many of the most likely tokens are returned with their log probabilities.
     """
 
     k: int = 1
@@ -40,6 +42,7 @@ class Variant:
     has_scores: bool = False
     is_masked: bool = False
     has_hidden_state: bool = False
+    top: int = 0
 
     def __str__(self) -> str:
         parts = {
@@ -50,6 +53,7 @@ class Variant:
             "scores": self.has_scores,
             "masked": self.is_masked,
             "hidden state": self.has_hidden_state,
+            f"scores of the top {self.top}": self.top,
         }
         return ", ".join(part for part, is_there in parts.items() if is_there)
 
@@ -111,6 +115,7 @@ class SamplingParams:
         has_scores: bool = False,
         is_masked: bool = False,
         has_hidden_state: bool = False,
+        has_top: bool = False,
     ) -> Variant:
         """The program that these need; `k` is a power of two or all: few are compiled."""
         greedy = self.sampler.temperature == 0
@@ -125,6 +130,7 @@ class SamplingParams:
             has_scores,
             is_masked,
             has_hidden_state,
+            top=min(MOST_TOP, vocabulary) if has_top else 0,
         )
 
     def arrays(self, variant: Variant, vocabulary: int) -> SamplingArrays:
@@ -178,4 +184,5 @@ def common_variant(variants: list[Variant]) -> Variant:
         any(v.has_scores for v in variants),
         any(v.is_masked for v in variants),
         any(v.has_hidden_state for v in variants),
+        top=max(v.top for v in variants),
     )

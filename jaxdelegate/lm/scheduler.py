@@ -12,9 +12,10 @@ from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import FinishReason
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, StepOutput
-from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS
+from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS, SCORE
 from jaxdelegate.lm.ready_programs import ProgramSet, ReadyPrograms
 from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.scores import TokenScore, Top
 from jaxdelegate.lm.shared_prefixes import Share, SharedPrefixes
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.optional import is_failure
@@ -41,6 +42,8 @@ class ActiveRequest:
         error: why it has ended too early.
         refusal: why its constraint gave up; the answer is lost.
         hidden_state: float32, before the last token, if requested.
+        tops: the most likely tokens at the place of each of `tokens`, if requested.
+        prompt_scores: of the prompt's tokens after the first one, if requested.
     """
 
     request: Request
@@ -55,6 +58,8 @@ class ActiveRequest:
     error: str | None = None
     refusal: str | None = None
     hidden_state: np.ndarray | None = None
+    tops: list[Top] = dataclasses.field(default_factory=list)
+    prompt_scores: list[TokenScore] = dataclasses.field(default_factory=list)
 
 
 class Pace:
@@ -73,6 +78,17 @@ class Pace:
             self.steps = min(2 * self.steps, MAX_DECODE_STEPS)
         elif seconds > self._longest_s:
             self.steps = max(self.steps // 2, 1)
+
+
+def _new_paces() -> dict[bool, Pace]:
+    """By whether a request has a constraint."""
+    return {False: Pace(_LONGEST_S), True: Pace(_LONGEST_CONSTRAINED_S)}
+
+
+@dataclasses.dataclass
+class _Run:
+    steps: int  # the most
+    has_run: bool = False
 
 
 class Scheduler:
@@ -102,9 +118,10 @@ class Scheduler:
         self._prefixes = SharedPrefixes(runner, self._prefilling)
         self._waiting: dict[int, int] = {}  # prompts, and the slots of which they will copy a part
         self._active: Sequence[ActiveRequest] = ()  # in the last run
-        self._failed: list[ActiveRequest] = []  # since then
+        self._scoring: list[int] = []  # the slots whose prompts are being scored
+        self._ended: list[ActiveRequest] = []  # since then, without more tokens
         self._is_first = False
-        self._paces = {False: Pace(_LONGEST_S), True: Pace(_LONGEST_CONSTRAINED_S)}
+        self._paces, self._score_paces = _new_paces(), _new_paces()
         self._free = collections.deque(range(runner.slots))  # the one used last is the last
         self.is_held = False  # nothing ran: all requests wait for programs
 
@@ -134,13 +151,18 @@ class Scheduler:
         Raises:
             GenerationError: as `LanguageGraph.check`.
         """
-        self._runner.graph.check(request.ids, has_answer=not request.has_hidden_state)
+        has_answer = not request.has_hidden_state and request.limit != 0
+        self._runner.graph.check(request.ids, has_answer=has_answer)
         slot, reused = self._prefixes.join(request, self._free)
         self._free.remove(slot)
         constraint = None if request.constraint is None else request.constraint.copy()
         active = ActiveRequest(request, slot, reused, reused, constraint)
         self._running[slot] = active
-        self._prefilling[slot] = self._runner.prefill_steps(slot, request.ids)
+        if request.prompt_top is None:
+            self._prefilling[slot] = self._runner.prefill_steps(slot, request.ids)
+        else:
+            self._runner.begin_scores(slot, request.ids)
+            self._scoring.append(slot)
         return active
 
     def leave(self, active: ActiveRequest) -> None:
@@ -150,7 +172,7 @@ class Scheduler:
             self._end(active.slot)
 
     def step(self) -> list[ActiveRequest]:
-        """Prefill one step of a prompt, and decode those whose prompts are whole.
+        """Prefill one step of a prompt, score a part of others, and decode the whole ones.
 
         Where answers are not streamed, prompts are prefilled whole first.
 
@@ -159,14 +181,21 @@ class Scheduler:
         """
         while self.prefill() and not (self._is_streamed or self.is_held):
             pass
-        if not self._is_streamed:
-            return self.decode()
-        pace = self._paces[any(r.request.constraint for r in self._running.values())]
-        begin = time.monotonic()
-        changed = self.decode(pace.steps)
-        if changed:
-            pace.took(time.monotonic() - begin)
+        is_constrained = any(r.request.constraint for r in self._running.values())
+        with self._paced(self._score_paces[is_constrained]) as run:
+            run.has_run = self.score(run.steps)
+        with self._paced(self._paces[is_constrained]) as run:
+            changed = self.decode(run.steps)
+            run.has_run = bool(changed)
         return changed
+
+    @contextlib.contextmanager
+    def _paced(self, pace: Pace) -> Iterator["_Run"]:
+        run = _Run(pace.steps if self._is_streamed else MAX_DECODE_STEPS)
+        begin = time.monotonic()
+        yield run
+        if run.has_run:
+            pace.took(time.monotonic() - begin)
 
     # ---- prefill
 
@@ -242,7 +271,7 @@ class Scheduler:
         del self._prefilling[slot][:1]
         if not self._prefilling[slot]:
             del self._prefilling[slot]
-            self._runner.begin(slot, active.request)
+            self._begin(slot)
         active.prefilled = len(self._runner.ids(slot)) - 1
 
     def _can_prefill(self, slot: int) -> bool:
@@ -252,17 +281,67 @@ class Scheduler:
     def _readiness(self, slot: int) -> ProgramSet | None:
         """What the next step of a prompt runs with; None: it is not ready, or all is."""
         steps = self._prefilling[slot]
-        if self._programs is None or not steps:
+        return self._programs_of(steps[0]) if steps else None
+
+    def _programs_of(self, step: PrefillStep) -> ProgramSet | None:
+        if self._programs is None:
             return None
         decoding = [active.slot for active in self._active if active.finish_reason is None]
         with self._failing(self._programs):
-            return self._programs.for_prefill(steps[0], self._prefilled, decoding)
+            return self._programs.for_prefill(step, self._prefilled, decoding)
 
     def _left_to_prefill(self, slot: int) -> int:
         """How many tokens are left of a prompt, or of one that waits for it."""
         waiting = [other for other, source in self._waiting.items() if source == slot]
         prompts = [self._running[each] for each in (slot, *waiting)]
         return min(len(active.request.ids) - 1 - active.prefilled for active in prompts)
+
+    def _begin(self, slot: int) -> None:
+        """The prompt of a slot is whole."""
+        active = self._running[slot]
+        self._runner.begin(slot, active.request)
+        if self._runner.is_resting(slot):  # only the prompt was wanted
+            active.finish_reason = "length"
+            self._ended.append(active)
+            self._end(slot)
+
+    # ---- score
+
+    def score(self, steps: int = MAX_DECODE_STEPS) -> bool:
+        """Score up to `steps` tokens of each prompt that is scored, all at once; whether it did."""
+        slots = self._can_score()
+        parts, counts = {}, {}
+        for slot in slots:
+            request, done = self._running[slot].request, len(self._runner.ids(slot))
+            parts[slot] = request.ids[done : done + steps]
+            counts[slot] = request.prompt_top or 0
+        has_run = any(parts.values())
+        if has_run:
+            self.is_held = False
+            for slot, scores in self._runner.score_parts(parts, counts).items():
+                self._running[slot].prompt_scores += scores
+        for slot in slots:
+            active = self._running[slot]
+            active.prefilled = len(self._runner.ids(slot)) - 1
+            if active.prefilled == len(active.request.ids) - 1:
+                self._scoring.remove(slot)
+                self._begin(slot)
+        return has_run
+
+    def _can_score(self) -> list[int]:
+        """The slots whose prompts are scored and have their program, which runs next."""
+        if self._programs is None:
+            return list(self._scoring)
+        # That of the whole prompt's length scores all parts: fewer programs are compiled.
+        found = {slot: self._programs_of(self._score_step(slot)) for slot in list(self._scoring)}
+        ready = {slot: programs for slot, programs in found.items() if programs is not None}
+        if ready:
+            self._use(max(ready.values(), key=lambda programs: programs.length))
+        return list(ready)
+
+    def _score_step(self, slot: int) -> PrefillStep:
+        ids = self._running[slot].request.ids
+        return PrefillStep(slot, ids, len(ids), SCORE)
 
     # ---- decode
 
@@ -277,7 +356,7 @@ class Scheduler:
         self._use(programs)
         allowed = self._allowed(self._active)
         slots = [slot for slot in slots if slot in self._running]
-        changed, self._failed = self._failed, []
+        changed, self._ended = self._ended, []
         outputs = self._runner.decode(
             steps,
             slots,
@@ -296,7 +375,7 @@ class Scheduler:
 
     @property
     def _prefilled(self) -> list[int]:
-        return [slot for slot in self._running if slot not in self._prefilling]
+        return [s for s in self._running if s not in self._prefilling and s not in self._scoring]
 
     def _is_alone(self, slots: Sequence[int], programs: ProgramSet | None) -> bool:
         if self._programs is None or programs is None:
@@ -321,6 +400,7 @@ class Scheduler:
         before = len(active.tokens)
         active.tokens += output.tokens
         active.scores += output.scores
+        active.tops += output.tops
         active.hidden_state = output.hidden_state
         if active.constraint is not None:
             _advance(active, active.constraint, output)
@@ -331,7 +411,7 @@ class Scheduler:
         if stop is not None:
             beyond = len(active.tokens) - stop.stop
             self._runner.truncate(active.slot, len(self._runner.ids(active.slot)) - beyond)
-            del active.tokens[stop.start :], active.scores[stop.start :]
+            _cut(active, stop.start)
             active.finish_reason = "stop"
         elif output.is_resting:
             active.finish_reason = "length"
@@ -352,19 +432,26 @@ class Scheduler:
 
     def _fail(self, active: ActiveRequest) -> None:
         active.finish_reason = "cancelled"
-        self._failed.append(active)
+        self._ended.append(active)
         self._end(active.slot)
 
     def _end(self, slot: int) -> None:
         self._runner.rest(slot)
         if self._prefilling.pop(slot, None) is not None:
             self._prefixes.end(slot)
+        if slot in self._scoring:
+            self._scoring.remove(slot)
         del self._running[slot]
         self._free.append(slot)
 
     def _use(self, programs: ProgramSet | None) -> None:
         if self._programs is not None and programs is not None:
             self._programs.use(programs)
+
+
+def _cut(active: ActiveRequest, count: int) -> None:
+    """Keep the first `count` tokens of the answer."""
+    del active.tokens[count:], active.scores[count:], active.tops[count:]
 
 
 def _advance(active: ActiveRequest, constraint: Constraint, output: StepOutput) -> None:
@@ -374,7 +461,7 @@ def _advance(active: ActiveRequest, constraint: Constraint, output: StepOutput) 
         if output.is_stopped:
             is_match = constraint.is_match
             active.refusal = None if is_match else "the answer stops where it does not match"
-            del active.tokens[-1:], active.scores[-1:]
+            _cut(active, len(active.tokens) - 1)
         else:
             for token in output.tokens:
                 constraint.add(token)

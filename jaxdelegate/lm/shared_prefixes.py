@@ -68,7 +68,10 @@ class SharedPrefixes:
         return slot, had[slot]
 
     def _had(self, slot: int, request: Request) -> int:
-        return self._runner.prefix(slot, request.ids) if self._is_owned(slot, request) else 0
+        is_scored = request.prompt_top is not None  # all of its tokens are processed
+        if is_scored or not self._is_owned(slot, request):
+            return 0
+        return self._runner.prefix(slot, request.ids)
 
     def _is_kept(self, slot: int, count: int) -> bool:
         return count == len(self._runner.ids(slot)) - 1

@@ -221,6 +221,6 @@ def test_the_mask(sampler: lm.SamplerConfig, rng: np.random.Generator) -> None:
             ._replace(allowed=mask, seed=np.uint32(seed))
         )
         logits = rng.normal(0, 3, size).astype(np.float32)
-        token, _ = run(choice, logits, np.zeros(0, np.int32), np.int32(0))
+        token, *_ = run(choice, logits, np.zeros(0, np.int32), np.int32(0))
         expected = kept if sampler.top_k else [kept[logits[kept].argmax()]]
         assert int(token) in expected

@@ -32,7 +32,7 @@ def chosen(
     padded = np.full(CAPACITY, 7, np.int32)  # the rest must not count
     padded[: len(answer)] = answer
     arguments = np.float32(logits), padded, np.int32(len(answer))
-    token, score = compiled(variant)(params.arrays(variant, VOCABULARY), *arguments)
+    token, score, *_ = compiled(variant)(params.arrays(variant, VOCABULARY), *arguments)
     return int(token), float(score)
 
 
@@ -196,7 +196,7 @@ def test_all_tokens_in_a_process_with_64_bits(logits: np.ndarray) -> None:
     variant = params.variant(VOCABULARY)
     with jax.enable_x64(True):
         arguments = params.arrays(variant, VOCABULARY), logits, np.zeros(CAPACITY, np.int32)
-        token, _ = jax.jit(functools.partial(next_token, variant))(*arguments, np.int32(0))
+        token, *_ = jax.jit(functools.partial(next_token, variant))(*arguments, np.int32(0))
     assert int(token) == expected[0]
 
 
@@ -215,7 +215,7 @@ def test_one_program_serves_several_rules(logits: np.ndarray) -> None:
     for params in several:
         sampling = params.arrays(variant, VOCABULARY)
         for count in range(20):
-            token, _ = compiled(variant)(sampling, logits, answer, np.int32(count))
+            token, *_ = compiled(variant)(sampling, logits, answer, np.int32(count))
             assert int(token) == chosen(params, logits, [0] * count)[0]
 
 

@@ -1,0 +1,186 @@
+"""Log probabilities of tokens of answers and prompts, with the most likely ones."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate import lm
+from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
+from jaxdelegate.lm.scores import MOST_TOP, agreeing, tops
+from jaxdelegate.lm.stops import StopSequences
+from tests.support.language_models import language_bundle, language_model
+
+LONG, SHORT = [1, *range(70, 110)], [1, 80, 81]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lm.Engine]:
+    path = tmp_path_factory.mktemp("lm") / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model()))
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=2, cache_dir=":nocache") as engine:
+        yield engine
+
+
+@pytest.fixture
+def runner(engine: lm.Engine) -> ModelRunner:
+    return engine.new_runner(2, has_stops=False)
+
+
+@pytest.fixture(scope="module")
+def chances_of(engine: lm.Engine) -> Any:
+    """The log probability of each token that may follow, each by a run that has no other one."""
+    runner = engine.new_runner(1, has_stops=False)
+
+    @functools.cache
+    def chances(*ids: int) -> np.ndarray:
+        runner.prefill(0, ids)
+        found = []
+        for token in range(engine.graph.vocabulary):
+            found += runner.score(0, [token])
+            runner.truncate(0, len(ids))
+        return np.array(found)
+
+    return chances
+
+
+def check_top(top: Any, chances: np.ndarray, count: int) -> None:
+    best = np.argsort(-chances, kind="stable")[:count]
+    np.testing.assert_allclose([score for _, score in top], chances[best], atol=1e-4)
+    np.testing.assert_allclose(chances[[token for token, _ in top]], chances[best], atol=1e-4)
+    assert len({token for token, _ in top}) == count
+
+
+def finished(scheduler: Scheduler, *requests: Request) -> list[ActiveRequest]:
+    active = [scheduler.join(request) for request in requests]
+    while any(one.finish_reason is None for one in active):
+        scheduler.step()
+    return active
+
+
+def scheduler_of(runner: ModelRunner) -> Scheduler:
+    return Scheduler(runner, StopSequences([]))
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_most_likely_tokens_of_answers(
+    runner: ModelRunner, chances_of: Any, temperature: float
+) -> None:
+    """They are those before temperature and penalties."""
+    params = SamplingParams(
+        lm.SamplerConfig(top_k=9, temperature=temperature, seed=3), bias=((90, 20.0),)
+    )
+    request = Request(SHORT, 3, params, has_scores=True, top=5)
+    plain = Request(LONG, 3, SamplingParams(), has_scores=True)
+    found, other = finished(scheduler_of(runner), request, plain)
+    assert (len(found.tops), other.tops) == (3, [])
+    for n, top in enumerate(found.tops):
+        chances = chances_of(*SHORT, *found.tokens[:n])
+        check_top(top, chances, 5)
+        assert found.scores[n] == pytest.approx(chances[found.tokens[n]], abs=1e-4)
+
+
+def test_the_chosen_token_is_as_likely_in_both(runner: ModelRunner) -> None:
+    request = Request(SHORT, 9, SamplingParams(), has_scores=True, top=MOST_TOP)
+    (found,) = finished(scheduler_of(runner), request)
+    assert [max(score for _, score in top) for top in found.tops] == found.scores
+    assert agreeing(3, -1.0, [(3, -1.5)]) == -1.5
+    assert agreeing(4, -2.0, [(3, -1.5)]) == -2.0
+
+
+def test_prompts_are_scored_while_others_decode(runner: ModelRunner, engine: lm.Engine) -> None:
+    alone = engine.new_runner(1, has_stops=False)
+    (plain,) = finished(scheduler_of(alone), Request(SHORT, 60, SamplingParams()))
+    alone.prefill(0, LONG[:1])
+    expected = alone.score(0, LONG[1:])
+
+    scheduler = scheduler_of(runner)
+    other = scheduler.join(Request(SHORT, 60, SamplingParams()))
+    while len(other.tokens) < 2:
+        scheduler.step()
+    scored = scheduler.join(Request(LONG, 4, SamplingParams(), prompt_top=0))
+    counts = []
+    while scored.finish_reason is None:
+        counts.append((scored.prefilled, len(other.tokens)))
+        scheduler.step()
+    while other.finish_reason is None:
+        scheduler.step()
+    np.testing.assert_allclose([s.score for s in scored.prompt_scores], expected, atol=1e-4)
+    assert [s.top for s in scored.prompt_scores] == [[]] * len(expected)
+    during = [tokens for prefilled, tokens in counts if prefilled < len(LONG) - 1]
+    assert len(during) > 2  # a part of the prompt at a time
+    assert during[0] < during[1] < during[2]  # the other one gets tokens in between
+    assert other.tokens == plain.tokens
+    # The answer continues the prompt that was scored.
+    (again,) = finished(scheduler_of(alone), Request(LONG, 4, SamplingParams()))
+    assert scored.tokens == again.tokens
+
+
+def test_most_likely_tokens_of_prompts(runner: ModelRunner, chances_of: Any) -> None:
+    requests = [Request(ids, 0, SamplingParams(), prompt_top=4) for ids in (SHORT, LONG[:4])]
+    for active in finished(scheduler_of(runner), *requests):
+        ids = active.request.ids
+        assert (active.tokens, active.finish_reason, active.reused) == ([], "length", 0)
+        assert len(active.prompt_scores) == len(ids) - 1
+        for n, found in enumerate(active.prompt_scores, 1):
+            chances = chances_of(*ids[:n])
+            check_top(found.top, chances, 4)
+            assert found.score == pytest.approx(chances[ids[n]], abs=1e-4)
+            assert found.rank == (chances >= chances[ids[n]] - 1e-6).sum()
+
+
+def test_no_prefix_is_reused_by_a_scored_prompt(runner: ModelRunner) -> None:
+    scheduler = scheduler_of(runner)
+    first, second = (
+        finished(scheduler, Request(LONG, 0, SamplingParams(), prompt_top=1))[0] for _ in range(2)
+    )
+    assert len(second.prompt_scores) == len(LONG) - 1
+    assert first.prompt_scores == second.prompt_scores
+    (reusing,) = finished(scheduler, Request(LONG, 1, SamplingParams()))
+    assert reusing.reused == len(LONG) - 1  # scoring has filled the cache
+
+
+@pytest.mark.parametrize("limit", [0, 2])
+def test_one_token_has_nothing_to_score(runner: ModelRunner, limit: int) -> None:
+    request = Request([5], limit, SamplingParams(), prompt_top=3)
+    (active,) = finished(scheduler_of(runner), request)
+    assert (active.prompt_scores, len(active.tokens)) == ([], limit)
+
+
+@pytest.mark.parametrize("prompt_top", [None, 1])
+def test_a_prompt_without_an_answer_may_fill_the_context(
+    runner: ModelRunner, prompt_top: int | None
+) -> None:
+    full = [1, *[70 + n % 30 for n in range(runner.graph.limit - 1)]]
+    scheduler = scheduler_of(runner)
+    request = Request(full, 0, SamplingParams(), prompt_top=prompt_top)
+    other = Request(SHORT, 20, SamplingParams())
+    active, beside = finished(scheduler, request, other)
+    assert active.finish_reason == "length"
+    assert len(active.prompt_scores) == (0 if prompt_top is None else len(full) - 1)
+    assert len(beside.tokens) == 20
+    with pytest.raises(GenerationError, match="before an answer"):
+        scheduler.join(Request(full, 1, SamplingParams(), prompt_top=1))
+
+
+def test_a_request_that_leaves_is_scored_no_more(runner: ModelRunner) -> None:
+    scheduler = scheduler_of(runner)
+    active = scheduler.join(Request(LONG, 5, SamplingParams(), prompt_top=1))
+    scheduler.step()
+    scheduler.leave(active)
+    assert scheduler.free == scheduler.slots
+    (other,) = finished(scheduler, Request(SHORT, 2, SamplingParams(), prompt_top=1))
+    assert len(active.prompt_scores) < len(LONG) - 1
+    assert len(other.prompt_scores) == len(SHORT) - 1
+
+
+def test_tops_are_cut_to_what_was_asked_for() -> None:
+    tokens, scores = np.int32([[3, 4], [5, 6]]), np.float32([[-1, -2], [-0.5, -3]])
+    assert tops(tokens, scores, 1) == [[(3, -1.0)], [(5, -0.5)]]
+    assert tops(tokens, scores, 0) == [[], []]
