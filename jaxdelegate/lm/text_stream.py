@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxdelegate.bundles.tokenizers import Tokenizer
+from jaxdelegate.lm.scores import Top
 
 _INCOMPLETE = "\ufffd"  # a character whose bytes several tokens share
 
@@ -73,11 +74,16 @@ class TextStream:
 
 
 class Part(NamedTuple):
-    """A token of an answer, the text that it adds, and its logarithm of a probability or None."""
+    """A token of an answer, the text that it adds, and its logarithm of a probability or None.
+
+    Attributes:
+        top: the most likely tokens in its place, if requested.
+    """
 
     text: str
     token: int
     score: float | None
+    top: Top = ()
 
 
 class StoppedStream:
@@ -97,7 +103,9 @@ class StoppedStream:
         self._held: list[Part] = []
         self.is_stopped, self.count = False, 0
 
-    def add(self, tokens: Sequence[int], scores: Sequence[float]) -> list[Part]:
+    def add(
+        self, tokens: Sequence[int], scores: Sequence[float], tops: Sequence[Top] = ()
+    ) -> list[Part]:
         """The parts that these tokens complete; the tokens after a stop are ignored."""
         found: list[Part] = []
         for number, token in enumerate(tokens):
@@ -105,7 +113,8 @@ class StoppedStream:
                 break
             self.count += 1
             score = scores[number] if scores else None
-            self._held.append(Part(self._stream.add([token]), token, score))
+            top = tops[number] if tops else ()
+            self._held.append(Part(self._stream.add([token]), token, score, top))
             found += self._taken()
         return found
 

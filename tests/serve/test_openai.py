@@ -298,9 +298,7 @@ def test_reasoning_is_separate(tmp_path: Path, served: Served) -> None:
     channel = Channel("thought", "<think>", "</think>", is_reasoning=True)
 
     def form() -> ChatForm:
-        return ChatForm(
-            "m", Usage([3]), [AnswerReader(ChannelReader([channel], "<think>"))], has_scores=False
-        )
+        return ChatForm("m", Usage([3]), [AnswerReader(ChannelReader([channel], "<think>"))])
 
     texts = ["I ", "see</th", "ink>", "Yes", "."]
     deltas = [Delta(0, [Part(t, 0, None)], tokens=n) for n, t in enumerate(texts)]
@@ -693,7 +691,17 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
         "expected an object",
     ),
     "functions": ({"functions": [{"name": "f"}]}, 400, "functions", "use tools"),
-    "top": ({"logprobs": True, "top_logprobs": 2}, 400, "top_logprobs", "only the chosen tokens"),
+    "top": ({"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", "from 0 to 20"),
+    "top alone": ({"top_logprobs": 2}, 400, "top_logprobs", "only with logprobs: true"),
+    "prompt's": ({"prompt_logprobs": -1}, 400, "prompt_logprobs", "from 0 to 20"),
+    "prompt's in a stream": (
+        {"prompt_logprobs": 1, "stream": True},
+        400,
+        "prompt_logprobs",
+        "only without stream: true",
+    ),
+    "echo": ({"echo": True}, 400, "echo", "use /v1/completions"),
+    "no tokens": ({"max_tokens": 0}, 400, "max_tokens", "from 1 to"),
     "logprobs": ({"logprobs": 1}, 400, "logprobs", "true or false"),
     "bias": ({"logit_bias": {"5": 101}}, 400, "logit_bias", "from -100 to 100 by token id"),
     "bias's token": ({"logit_bias": {"x": 1}}, 400, "logit_bias", "by token id"),
@@ -764,10 +772,13 @@ def test_wrong_chats(served: Served, what: str) -> None:
         ({"prompt": [999]}, "prompt", "expected token ids below 261"),
         ({"prompt": [True]}, "prompt[0]", "expected a string"),
         ({"prompt": "x" * 500}, "prompt", "expected at most 127 tokens"),
-        ({"prompt": "x", "logprobs": 2}, "logprobs", "expected 0"),
-        ({"prompt": "x", "logprobs": True}, "logprobs", "expected 0"),
+        ({"prompt": "x", "logprobs": 21}, "logprobs", "from 0 to 20"),
+        ({"prompt": "x", "logprobs": True}, "logprobs", "from 0 to 20"),
+        ({"prompt": "x", "logprobs": 2, "top_logprobs": 2}, "top_logprobs", "use logprobs"),
+        ({"prompt": "x", "prompt_logprobs": 0, "stream": True}, "prompt_logprobs", "without"),
+        ({"prompt": "x" * 500, "max_tokens": 0}, "prompt", "expected at most 128 tokens"),
         ({"prompt": ["x"] * 6}, "prompt", "at most 5 answers in a request"),
-        ({"prompt": "x", "echo": True}, "echo", "do not have the prompt"),
+        ({"prompt": "x", "echo": 1}, "echo", "true or false"),
         ({"prompt": "x", "best_of": 2}, "best_of", "use n"),
         ({"prompt": "x", "best_of": True}, "best_of", "use n"),
         ({"prompt": "x", "suffix": "y"}, "suffix", "is not supported"),

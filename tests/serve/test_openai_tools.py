@@ -136,7 +136,7 @@ CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
 
 def form(syntax: ToolSyntax, most: int | None = None) -> ChatForm:
     reader = AnswerReader(ChannelReader((), ""), ToolReader(syntax, {"weather", "now"}, most))
-    return ChatForm("m", Usage([3]), [reader], has_scores=False)
+    return ChatForm("m", Usage([3]), [reader])
 
 
 def deltas(text: str, size: int) -> list[Delta]:

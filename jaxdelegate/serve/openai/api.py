@@ -153,7 +153,12 @@ class _Api:
             headers = {**_STREAM_HEADERS, **_warnings(asked.ignored)}
             return Stream(events, headers, "text/event-stream")
         whole = await while_connected(request.receive, answers.all())
-        return json_response(prompts.form.whole(whole), headers=_warnings(asked.ignored))
+
+        def response() -> Response:
+            return json_response(prompts.form.whole(whole), headers=_warnings(asked.ignored))
+
+        # Scores of a prompt may be many.
+        return response() if asked.scored_top is None else await asyncio.to_thread(response)
 
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
         """Read the body, and prepare the request in a thread."""
@@ -262,10 +267,13 @@ async def _events(
     def events(delta: Delta) -> bytes:
         return b"".join(map(event, form.chunks(delta, has_usage=has_usage)))
 
+    async def all_events(delta: Delta) -> bytes:
+        return await asyncio.to_thread(events, delta) if delta.prompt_scores else events(delta)
+
     try:
-        yield events(first)
+        yield await all_events(first)
         async for delta in rest:
-            yield events(delta)
+            yield await all_events(delta)
         if has_usage:
             yield event(form.usage_chunk())
     except RequestError as error:

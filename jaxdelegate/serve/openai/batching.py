@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
+from jaxdelegate.lm.scores import TokenScore
 from jaxdelegate.lm.text_stream import Part, StoppedStream
 from jaxdelegate.optional import is_failure
 from jaxdelegate.serve.clients import Client, RequestError
@@ -29,6 +30,7 @@ class Delta:
     finish_reason: str | None = None  # "stop" or "length"; None: it goes on
     tokens: int = 0  # generated so far, those of a stop text included
     reused: int = 0  # tokens of the prompt that the caches had
+    prompt_scores: Sequence[TokenScore] = ()  # the first delta has them, if requested
     error: RequestError | None = None  # why it has ended
 
 
@@ -47,6 +49,7 @@ class Job:
     joined_at: float = 0.0
     last_at: float = 0.0  # 0: it has no token
     sent: int = 0  # tokens that the stream got
+    has_begun: bool = False  # a delta was delivered
     running: ActiveRequest | None = None
 
 
@@ -205,7 +208,8 @@ class TextBatcher(Worker):
             self._fail_one(job, running.error)
             return
         tokens = running.tokens[job.sent : running.settled]
-        parts = stream.add(tokens, running.scores[job.sent : running.settled])
+        new = slice(job.sent, running.settled)
+        parts = stream.add(tokens, running.scores[new], running.tops[new])
         job.sent += len(tokens)
         reason: str | None = running.finish_reason
         if reason is not None:
@@ -218,7 +222,12 @@ class TextBatcher(Worker):
         self._recorder.generated(len(tokens), job.last_at or job.since, first=not job.last_at)
         job.last_at = time.monotonic()
         if parts or reason is not None:
-            self._deliver(job, Delta(job.index, parts, reason, stream.count, running.reused))
+            prompt_scores = () if job.has_begun else running.prompt_scores
+            job.has_begun = True
+            self._deliver(
+                job,
+                Delta(job.index, parts, reason, stream.count, running.reused, prompt_scores),
+            )
         if reason is not None:
             self._ended(job, reason)
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from jaxdelegate.lm.configs import RepetitionPenaltyConfig, SamplerConfig, output_limit
+from jaxdelegate.lm.configs import RepetitionPenaltyConfig, SamplerConfig
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
@@ -23,6 +23,7 @@ from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Job, TextBatcher
 from jaxdelegate.serve.openai.requests import Chat, Ends, Sampling, TextRequest
+from jaxdelegate.serve.openai.scores import TokenTexts
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.waiting import waiting
@@ -36,12 +37,14 @@ class LanguageModel(TextModel):
     """A language model.
 
     Attributes:
-        renderer: makes a text of messages; only once it is ready.
+        renderer: makes a text of messages; only once it is ready, like the next one.
+        token_texts: of tokens that were not chosen.
     """
 
     worker: TextBatcher
     engine: Engine
     renderer: Renderer
+    token_texts: TokenTexts
 
     def __init__(
         self,
@@ -78,16 +81,16 @@ class LanguageModel(TextModel):
         ends = asked.ends
         request = Request(
             ids,
-            output_limit(ends.max_tokens),
+            ends.max_tokens,
             self._params(asked, number),
             asked.has_scores,
             constraint,
             owner=self._owner(client, asked.cache_salt),
             stops=self._stops(ends),
+            top=asked.top,
+            prompt_top=asked.scored_top,
         )
-        has_marks = asked.chat is not None and bool(asked.chat.tools.shown)
-        skips = asked.skips_special and not has_marks
-        text = TextStream(self.engine.tokenizer, ids, skips_special=skips)
+        text = TextStream(self.engine.tokenizer, ids, skips_special=asked.hides_special)
         return Job(number, client, request, StoppedStream(text, ends.stops, ends.has_stop))
 
     def tool_renderer(self, chat: Chat) -> ToolRenderer:
@@ -166,6 +169,7 @@ class LanguageModel(TextModel):
         self._compiler = self.engine.new_background_compiler()
         close(self._compiler.close)
         self.renderer = self.engine.text.renderer().without_lists()
+        self.token_texts = TokenTexts(self.engine.tokenizer)
         with waiting(f"{self.name} is being compiled, and not ready before"):
             self._warm_up(self.engine)
         self.worker.memory = self._memory(self.engine)

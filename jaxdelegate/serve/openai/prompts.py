@@ -12,6 +12,7 @@ from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.messages import text_of
+from jaxdelegate.lm.text_stream import TextStream
 from jaxdelegate.lm.tool_calls import ToolReader
 from jaxdelegate.lm.tool_grammars import tool_grammar
 from jaxdelegate.lm.tool_prompts import ToolRenderer
@@ -28,11 +29,14 @@ from jaxdelegate.serve.openai.responses import (
     Usage,
     embeddings,
 )
+from jaxdelegate.serve.openai.scores import PromptForm, ScoreForm
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.openai.tools import Tools
 from jaxdelegate.text import printable, shortened
 
 _MOST_REASON = 1000  # characters of an error, which may have the whole grammar
+
+_MOST_SCORES = 1 << 19  # in a response
 
 
 class Prompts:
@@ -48,9 +52,11 @@ class Prompts:
         texts = request.prompts if request.chat is None else [text]
         self._prompts = [model.engine.prompt_ids(prompt) for prompt in texts]
         param = "prompt" if request.chat is None else "messages"
+        most = model.max_model_len - (request.ends.max_tokens != 0)
         for ids in self._prompts:
-            _check_ids(ids, model.max_model_len - 1, model.vocabulary, param)
+            _check_ids(ids, most, model.vocabulary, param)
         self._check_tokens()
+        self._check_scores()
         self.form = self._form(text)
 
     def _rendered(self, chat: Chat) -> str:
@@ -78,6 +84,21 @@ class Prompts:
         }.items():
             _check_below(ids, most, param)
 
+    def _check_scores(self) -> None:
+        """All scores of a request are in memory until its response is sent."""
+        asked, limit, count = self.request, self.request.ends.max_tokens, 0
+        for ids in self._prompts:
+            room = self.model.max_model_len - len(ids)
+            answer = room if limit is None else min(limit, room)
+            count += answer * (1 + asked.top) * asked.has_scores
+            count += 0 if asked.scored_top is None else len(ids) * (1 + asked.scored_top)
+        if count * asked.n > _MOST_SCORES:
+            raise ApiError(
+                f"expected at most {_MOST_SCORES} log probabilities in a response, got a request "
+                f"for {count * asked.n}: lower it, n or max_tokens, or send several requests",
+                param="logprobs" if asked.has_scores else "prompt_logprobs",
+            )
+
     def _check_count(self) -> None:
         n, most = self.request.n, self.model.worker.most
         count = n * max(len(self.request.prompts), 1)
@@ -91,8 +112,12 @@ class Prompts:
     def _form(self, text: str) -> Form:
         request, name = self.request, self.model.name
         usage = Usage([len(ids) for ids in self._prompts])
+        texts = self.model.token_texts
+        scores = ScoreForm(texts, request.top) if request.has_scores else None
+        prompts = [self._prompt_form(number) for number in range(len(self._prompts))]
+        prompts = [prompt for prompt in prompts for _ in range(request.n)]
         if request.chat is None:
-            return CompletionForm(name, usage, has_scores=request.has_scores)
+            return CompletionForm(name, usage, scores=scores, prompts=prompts)
         tools = request.chat.tools
         is_text = self.grammar is None or (request.grammar is None and not tools.is_required)
         channels = self.model.engine.text.metadata.channels if is_text else ()
@@ -101,8 +126,19 @@ class Prompts:
             for _ in range(request.n)
         ]
         return ChatForm(
-            name, usage, readers, has_scores=request.has_scores, is_named=tools.is_named
+            name, usage, readers, scores=scores, prompts=prompts, is_named=tools.is_named
         )
+
+    def _prompt_form(self, number: int) -> PromptForm:
+        """What the response has of a prompt: a text as it came, or that of token ids."""
+        asked, ids, text = self.request, self._prompts[number], None
+        texts, has_start = self.model.token_texts, False
+        if asked.has_echo:
+            prompt = asked.prompts[number]
+            stream = TextStream(texts.tokenizer, skips_special=asked.hides_special)
+            text = prompt if isinstance(prompt, str) else stream.add(ids) + stream.end()
+            has_start = isinstance(prompt, str) and bool(self.model.engine.text.start_ids)
+        return PromptForm(ids, texts, text, has_start, asked.hides_special, asked.prompt_top)
 
     def _tool_reader(self, tools: Tools) -> ToolReader | None:
         if not tools.shown:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.lm.constraints import Grammar
+from jaxdelegate.lm.scores import MOST_TOP
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer, parsed_object
 from jaxdelegate.serve.openai import grammars, tools
@@ -51,6 +52,7 @@ _CONTENT = Kind(
     "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
 )
 _PROMPT_IDS = IDS._replace(has=lambda value: value and IDS.has(value))
+_TOP = integers(0, MOST_TOP)
 _TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
 
 # Fields and their values; null stands for a field that is left out.
@@ -93,16 +95,17 @@ _CHAT: Mapping[str, Kind] = {
         f"a list of messages, 1 to {_MAX_MESSAGES}",
         lambda value: isinstance(value, list) and 0 < len(value) <= _MAX_MESSAGES,
     ),
+    "prompt_logprobs": _TOP,
     "reasoning_effort": STRING,
+    "top_logprobs": _TOP,
 }
 _COMPLETION: Mapping[str, Kind] = {
     **_COMMON,
-    "logprobs": Kind(
-        "0, which returns the log probabilities of the chosen tokens: those of others are not "
-        "computed; or null",
-        lambda value: is_integer(value) and value == 0,
-    ),
+    "echo": FLAG,
+    "logprobs": _TOP,
+    "max_tokens": integers(0),
     "prompt": ANY,
+    "prompt_logprobs": _TOP,
 }
 _EMBEDDING: Mapping[str, Kind] = {
     "dimensions": integers(1),
@@ -128,15 +131,14 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "allowed_token_ids": ((), "use structured_outputs"),
     "bad_words": (([],), "use logit_bias"),
     "best_of": ((1,), "use n"),
-    "echo": ((False,), "answers do not have the prompt"),
+    "echo": ((False,), "use /v1/completions"),
     "function_call": (("none", "auto"), "use tool_choice"),
     "functions": (([],), "use tools"),
     "length_penalty": ((1, 1.0), "beam search is not supported"),
     "modalities": ((["text"],), "the model generates text only"),
     "prediction": ((), "predicted outputs are not supported"),
-    "prompt_logprobs": ((), "only tokens of answers have log probabilities"),
     "suffix": (("",), "text before a suffix is not supported"),
-    "top_logprobs": ((0,), "only the chosen tokens have log probabilities"),
+    "top_logprobs": ((0,), "use logprobs"),
     "truncate_prompt_tokens": ((), "prompts are not cut"),
     "use_beam_search": ((False,), "beam search is not supported"),
     "verbosity": ((), "ask for it in a message"),
@@ -211,6 +213,8 @@ class TextRequest:
     ends: Ends
     sampling: Sampling
     has_scores: bool  # whether tokens have log probabilities
+    top: int  # of how many most likely tokens, too
+    prompt_top: int | None  # the same for the prompt's tokens, apart; None: without
     is_stream: bool  # whether the answers are sent as they come
     has_usage: bool  # whether a stream ends with the usage
     skips_special: bool  # whether answers are without the text of special tokens
@@ -219,7 +223,19 @@ class TextRequest:
     grammar: Grammar | None = None  # that answers match; None: any text
     grammar_field: str = ""  # which has it
     cache_salt: str = ""  # only requests with the same one share prefixes
+    has_echo: bool = False  # whether answers begin with the prompt
     ignored: tuple[str, ...] = ()  # unknown fields
+
+    @property
+    def hides_special(self) -> bool:
+        """Whether the texts have no special tokens; calls of tools need theirs."""
+        return self.skips_special and not (self.chat is not None and self.chat.tools.shown)
+
+    @property
+    def scored_top(self) -> int | None:
+        """How many most likely tokens the prompt's tokens need; None: they are not scored."""
+        echoed = self.top if self.has_echo and self.has_scores else None
+        return max((n for n in (self.prompt_top, echoed) if n is not None), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,11 +302,15 @@ def chat_request(body: Buffer) -> TextRequest:
     limits = {n: fields[n] for n in ("max_completion_tokens", "max_tokens") if n in fields}
     if len(set(limits.values())) > 1:
         raise ApiError("give one of them, or the same number", param=" and ".join(limits))
+    has_scores, top = fields.get("logprobs", False), fields.get("top_logprobs", 0)
+    if top and not has_scores:
+        raise ApiError("expected only with logprobs: true", param="top_logprobs")
     return _text_request(
         fields,
         next(iter(limits.values()), None),
         chat=_chat(fields),
-        has_scores=fields.get("logprobs", False),
+        has_scores=has_scores,
+        top=top,
         ignored=ignored,
     )
 
@@ -303,6 +323,8 @@ def completion_request(body: Buffer) -> TextRequest:
         fields.get("max_tokens", _COMPLETION_TOKENS),
         prompts=_prompts(fields["prompt"], "prompt", _MAX_PROMPTS),
         has_scores="logprobs" in fields,
+        top=fields.get("logprobs", 0),
+        has_echo=fields.get("echo", False),
         ignored=ignored,
     )
 
@@ -344,6 +366,8 @@ def _text_request(fields: Mapping[str, Any], max_tokens: int | None, **more: Any
     if options and not is_stream:
         raise ApiError("expected only with stream: true", param="stream_options")
     has_usage = FLAG.checked(options.get("include_usage") or False, "stream_options.include_usage")
+    if is_stream and "prompt_logprobs" in fields:  # as in vLLM
+        raise ApiError("expected only without stream: true", param="prompt_logprobs")
     field, grammar = grammars.grammar(fields)
     return TextRequest(
         model=fields.get("model", ""),
@@ -351,6 +375,7 @@ def _text_request(fields: Mapping[str, Any], max_tokens: int | None, **more: Any
         n=fields.get("n", 1),
         ends=_ends(fields, max_tokens),
         sampling=_sampling(fields),
+        prompt_top=fields.get("prompt_logprobs"),
         is_stream=is_stream,
         has_usage=has_usage,
         skips_special=fields.get("skip_special_tokens", False),

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.lm.channels import ChannelReader
+from jaxdelegate.lm.scores import TokenScore
 from jaxdelegate.lm.text_stream import Part
 from jaxdelegate.lm.tool_calls import Call, ToolReader
 from jaxdelegate.serve.openai.batching import Delta
+from jaxdelegate.serve.openai.scores import PromptForm, ScoreForm
 
 DONE = b"data: [DONE]\n\n"
-_UNLIKELY = -9999.0
 _REASONING = "reasoning_content"  # as in DeepSeek's API and vLLM
 
 
@@ -78,20 +79,36 @@ class Form(abc.ABC):
     chunk_kind: str
     prefix: str
 
-    def __init__(self, model: str, usage: Usage, *, has_scores: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        usage: Usage,
+        *,
+        scores: ScoreForm | None = None,
+        prompts: Sequence[PromptForm] = (),
+    ) -> None:
+        """No tokens yet.
+
+        Args:
+            model: the name.
+            usage: of the request.
+            scores: None: tokens have none.
+            prompts: of each sequence, if the response has anything of prompts.
+        """
         self._head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "object": self.kind,
             "created": int(time.time()),
             "model": model,
         }
-        self.usage, self._has_scores = usage, has_scores
+        self.usage, self._scores, self._prompts = usage, scores, prompts
+        self._prompt_scores: dict[int, Sequence[TokenScore]] = {}
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         """The response with all deltas of all sequences."""
         by_index: dict[int, list[Delta]] = {}
         for delta in deltas:
-            self.usage.add(delta)
+            self._take(delta)
             by_index.setdefault(delta.index, []).append(delta)
         choices = []
         for index in sorted(by_index):
@@ -101,10 +118,22 @@ class Form(abc.ABC):
 
     def chunks(self, delta: Delta, *, has_usage: bool) -> Iterator[dict[str, Any]]:
         """The chunks of a stream for one delta; `has_usage`: they have a field for it."""
-        self.usage.add(delta)
+        self._take(delta)
         more = {"usage": None} if has_usage else {}
         for choice in self.chunk_choices(delta):
             yield {**self._head, "object": self.chunk_kind, "choices": [choice], **more}
+
+    def _take(self, delta: Delta) -> None:
+        self.usage.add(delta)
+        if delta.prompt_scores:
+            self._prompt_scores[delta.index] = delta.prompt_scores
+
+    def _prompt_logprobs(self, index: int) -> dict[str, Any]:
+        """The field of that name, if it was asked for."""
+        if not self._prompts or self._prompts[index].top is None:
+            return {}
+        scores = self._prompt_scores.get(index, ())
+        return {"prompt_logprobs": self._prompts[index].logprobs(scores)}
 
     def usage_chunk(self) -> dict[str, Any]:
         """The last chunk of a stream that has one."""
@@ -175,12 +204,17 @@ class ChatForm(Form):
         usage: Usage,
         readers: Sequence[AnswerReader],
         *,
-        has_scores: bool,
+        scores: ScoreForm | None = None,
+        prompts: Sequence[PromptForm] = (),
         is_named: bool = False,
     ) -> None:
         """`readers`: of each sequence; `is_named`: the request names the tool that is called."""
-        super().__init__(model, usage, has_scores=has_scores)
+        super().__init__(model, usage, scores=scores, prompts=prompts)
         self._readers, self._is_named, self._begun = readers, is_named, set[int]()
+
+    def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        """All answers have the same prompt."""
+        return {**super().whole(deltas), **self._prompt_logprobs(0)}
 
     def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
         """The message of a sequence."""
@@ -204,7 +238,7 @@ class ChatForm(Form):
             yield self._chunk(index, {"role": "assistant", "content": ""}, None)
         reason = delta.finish_reason
         texts, calls = self._read(index, delta.parts, is_last=reason is not None)
-        if texts or (self._has_scores and delta.parts):
+        if texts or (self._scores is not None and delta.parts):
             yield self._chunk(index, texts, None, self._logprobs(delta.parts))
         for call in calls:
             yield self._chunk(index, {"tool_calls": [call]}, None)
@@ -232,23 +266,7 @@ class ChatForm(Form):
         return self._readers[index].add(text, is_last=is_last)
 
     def _logprobs(self, parts: Sequence[Part]) -> dict[str, Any] | None:
-        if not self._has_scores:
-            return None
-        return {"content": [_token(part) for part in parts], "refusal": None}
-
-
-def _token(part: Part) -> dict[str, Any]:
-    return {
-        "token": part.text,
-        "logprob": _finite(part.score),
-        "bytes": list(part.text.encode()),
-        "top_logprobs": [],
-    }
-
-
-def _finite(score: float | None) -> float:
-    """JSON has no infinity; OpenAI's and vLLM's number for very unlikely tokens instead."""
-    return _UNLIKELY if score is None or not score > _UNLIKELY else score
+        return None if self._scores is None else self._scores.chat(parts)
 
 
 class CompletionForm(Form):
@@ -257,34 +275,40 @@ class CompletionForm(Form):
     kind = chunk_kind = "text_completion"
     prefix = "cmpl"
 
-    def __init__(self, model: str, usage: Usage, *, has_scores: bool) -> None:
-        super().__init__(model, usage, has_scores=has_scores)
+    def __init__(
+        self,
+        model: str,
+        usage: Usage,
+        *,
+        scores: ScoreForm | None = None,
+        prompts: Sequence[PromptForm] = (),
+    ) -> None:
+        super().__init__(model, usage, scores=scores, prompts=prompts)
         self._offsets: dict[int, int] = {}  # characters of each sequence so far
 
     def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
-        """The text of a sequence, or the next part of it."""
+        """The text of a sequence, or the next part of it; the first part has the prompt."""
+        before, echoed = self._echoed(index) if index not in self._offsets else ("", [])
         return {
             "index": index,
-            "text": "".join(part.text for part in parts),
-            "logprobs": self._logprobs(index, parts),
+            "text": before + "".join(part.text for part in parts),
+            "logprobs": self._logprobs(index, [*echoed, *parts]),
             "finish_reason": reason,
+            **self._prompt_logprobs(index),
         }
 
     def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
         """One chunk."""
         yield self.choice(delta.index, delta.parts, delta.finish_reason)
 
+    def _echoed(self, index: int) -> tuple[str, list[Part]]:
+        prompt = self._prompts[index] if self._prompts else None
+        if prompt is None or prompt.text is None:
+            return "", []
+        has_scores = self._scores is not None
+        return prompt.text, prompt.parts(self._prompt_scores.get(index, ())) if has_scores else []
+
     def _logprobs(self, index: int, parts: Sequence[Part]) -> dict[str, Any] | None:
-        if not self._has_scores:
-            return None
-        offsets, at = [], self._offsets.get(index, 0)
-        for part in parts:
-            offsets.append(at)
-            at += len(part.text)
-        self._offsets[index] = at
-        return {
-            "tokens": [part.text for part in parts],
-            "token_logprobs": [_finite(part.score) for part in parts],
-            "top_logprobs": None,
-            "text_offset": offsets,
-        }
+        offset = self._offsets.get(index, 0)
+        self._offsets[index] = offset + sum(len(part.text) for part in parts)
+        return None if self._scores is None else self._scores.completion(parts, offset)
