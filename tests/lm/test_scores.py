@@ -135,6 +135,14 @@ def test_most_likely_tokens_of_prompts(runner: ModelRunner, chances_of: Any) -> 
             assert found.rank == (chances >= chances[ids[n]] - 1e-6).sum()
 
 
+def test_a_greedy_answer_is_the_most_likely_text(runner: ModelRunner) -> None:
+    (answer,) = finished(scheduler_of(runner), Request(SHORT, 20, SamplingParams()))
+    request = Request([*SHORT, *answer.tokens], 0, SamplingParams(), prompt_top=1)
+    (active,) = finished(scheduler_of(runner), request)
+    for token, found in zip(answer.tokens, active.prompt_scores[len(SHORT) - 1 :], strict=True):
+        assert (found.rank, found.top) == (1, [(token, found.score)])
+
+
 def test_no_prefix_is_reused_by_a_scored_prompt(runner: ModelRunner) -> None:
     scheduler = scheduler_of(runner)
     first, second = (
