@@ -30,10 +30,10 @@ from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Delta
 from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.language_model import LanguageModel
+from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.prompts import Prompts, Texts, rendered
 from jaxdelegate.serve.openai.requests import (
     MAX_JSON_BYTES,
-    Chat,
     TextRequest,
     chat_request,
     completion_request,

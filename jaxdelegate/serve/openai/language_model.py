@@ -22,7 +22,8 @@ from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Job, TextBatcher
-from jaxdelegate.serve.openai.requests import Chat, Ends, Sampling, TextRequest
+from jaxdelegate.serve.openai.messages import Chat
+from jaxdelegate.serve.openai.requests import Ends, Sampling, TextRequest
 from jaxdelegate.serve.openai.scores import TokenTexts
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings

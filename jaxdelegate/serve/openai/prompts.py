@@ -20,7 +20,8 @@ from jaxdelegate.serve.clients import Client, shown
 from jaxdelegate.serve.openai.batching import Job
 from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.language_model import LanguageModel
-from jaxdelegate.serve.openai.requests import Chat, EmbeddingRequest, TextRequest
+from jaxdelegate.serve.openai.messages import Chat
+from jaxdelegate.serve.openai.requests import EmbeddingRequest, TextRequest
 from jaxdelegate.serve.openai.responses import (
     AnswerReader,
     ChatForm,

@@ -9,13 +9,12 @@ from jaxdelegate.lm.constraints import Grammar
 from jaxdelegate.lm.scores import MOST_TOP
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer, parsed_object
-from jaxdelegate.serve.openai import grammars, tools
+from jaxdelegate.serve.openai import grammars, messages, tools
 from jaxdelegate.serve.openai.fields import (
     ANY,
     BIASES,
     FLAG,
     IDS,
-    OBJECT,
     STRING,
     ApiError,
     Kind,
@@ -25,35 +24,24 @@ from jaxdelegate.serve.openai.fields import (
     one_of,
     texts,
 )
-from jaxdelegate.serve.openai.tools import Tools
+from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.text import shortened
 
 MAX_JSON_BYTES = 4 << 20  # limits a request; Python's objects may take 30 times as much
 _MAX_STOPS = 4  # OpenAI's
 _MAX_STOP_CHARACTERS = 1024
 _MAX_SALT_CHARACTERS = 256
-_MAX_MESSAGES = 4096
 _MAX_PLACE = 200  # characters of a place in an error
 _MAX_PROMPTS = 128
 _MAX_TEXTS = 2048  # OpenAI's, of embeddings
 _COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
-_ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}
-_ROLE = one_of(*_ROLES)
-_CONTEXT = Kind(
-    "an object without the names messages and add_generation_prompt",
-    lambda value: isinstance(value, dict) and not {"messages", "add_generation_prompt"} & {*value},
-)
 _STREAM_OPTIONS = Kind(
     "an object with include_usage",
     lambda value: isinstance(value, dict) and {*value} <= {"include_usage", "include_obfuscation"},
 )
-_CONTENT = Kind(
-    "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
-)
 _PROMPT_IDS = IDS._replace(has=lambda value: value and IDS.has(value))
 _TOP = integers(0, MOST_TOP)
-_TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
 
 # Fields and their values; null stands for a field that is left out.
 _COMMON: Mapping[str, Kind] = {
@@ -85,18 +73,11 @@ _COMMON: Mapping[str, Kind] = {
 }
 _CHAT: Mapping[str, Kind] = {
     **_COMMON,
+    **messages.FIELDS,
     **tools.FIELDS,
-    "add_generation_prompt": FLAG,
-    "chat_template_kwargs": _CONTEXT,
-    "continue_final_message": FLAG,
     "logprobs": FLAG,
     "max_completion_tokens": integers(1),
-    "messages": Kind(
-        f"a list of messages, 1 to {_MAX_MESSAGES}",
-        lambda value: isinstance(value, list) and 0 < len(value) <= _MAX_MESSAGES,
-    ),
     "prompt_logprobs": _TOP,
-    "reasoning_effort": STRING,
     "top_logprobs": _TOP,
 }
 _COMPLETION: Mapping[str, Kind] = {
@@ -144,9 +125,6 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "verbosity": ((), "ask for it in a message"),
     "web_search_options": ((), "the server has no web search"),
 }
-# Fields of messages; the others must be empty.
-_MESSAGE = {"role", "content", "name", "reasoning_content", "channels", "refusal", "annotations"}
-_MESSAGE |= {"tool_calls", "tool_call_id"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,25 +161,6 @@ class Ends:
     stop_ids: tuple[int, ...]
     ignores_stops: bool
     has_stop: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Chat:
-    """The messages of a chat, and how they become a prompt.
-
-    Attributes:
-        messages: as chat templates see them.
-        context: more variables of the template.
-        begins_answer: whether the prompt ends where an answer begins.
-        continues: the answer continues the last message.
-        tools: what the answer may call.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    context: Mapping[str, Any]
-    begins_answer: bool
-    continues: bool
-    tools: Tools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +244,7 @@ def tokenize_request(body: Buffer) -> TokenizeRequest:
     fields, ignored = _checked(body, _TOKENIZE)
     if ("prompt" in fields) == ("messages" in fields):
         raise ApiError("expected one of them", param="prompt and messages")
-    prompt = _chat(fields) if "messages" in fields else fields["prompt"]
+    prompt = messages.chat(fields) if "messages" in fields else fields["prompt"]
     has_start = fields.get("add_special_tokens", True)
     return TokenizeRequest(fields.get("model", ""), prompt, has_start, ignored)
 
@@ -308,7 +267,7 @@ def chat_request(body: Buffer) -> TextRequest:
     return _text_request(
         fields,
         next(iter(limits.values()), None),
-        chat=_chat(fields),
+        chat=messages.chat(fields),
         has_scores=has_scores,
         top=top,
         ignored=ignored,
@@ -465,61 +424,7 @@ def _check_text(text: str | int, place: Sequence[str | int]) -> None:
         ) from None
 
 
-# ---- messages and prompts
-
-
-def _chat(fields: Mapping[str, Any]) -> Chat:
-    context = dict(fields.get("chat_template_kwargs", {}))
-    if (effort := fields.get("reasoning_effort")) is not None:
-        context.setdefault("reasoning_effort", effort)
-        if effort == "none":
-            context.setdefault("enable_thinking", False)
-    messages = [_message(m, f"messages[{i}]") for i, m in enumerate(fields["messages"])]
-    continues = fields.get("continue_final_message", False)
-    begins_answer = fields.get("add_generation_prompt", not continues)
-    if continues and begins_answer:
-        raise ApiError("expected false with continue_final_message", param="add_generation_prompt")
-    if continues and messages[-1]["role"] != "assistant":
-        raise ApiError(
-            "expected the last message to be the assistant's", param="continue_final_message"
-        )
-    return Chat(tools.with_names(messages), context, begins_answer, continues, tools.tools(fields))
-
-
-def _message(message: Any, where: str) -> dict[str, Any]:
-    """A message as chat templates see it."""
-    role = _ROLE.checked(OBJECT.checked(message, where).get("role"), f"{where}.role")
-    for name, value in message.items():
-        if name not in _MESSAGE and value not in (None, [], ""):
-            raise ApiError(
-                f"not supported, got {shown(value)}", param=f"{where}.{shown(name)[1:-1]}"
-            )
-    parts = _parts(message.get("content"), role, f"{where}.content")
-    checked: dict[str, Any] = {
-        "role": _ROLES[role],
-        "content": [{"type": "text", "text": text} for text in parts],
-    }
-    if message.get("tool_calls"):
-        if role != "assistant":
-            raise ApiError("expected only in the assistant's", param=f"{where}.tool_calls")
-        checked["tool_calls"] = tools.called(message["tool_calls"], f"{where}.tool_calls")
-    for name in ("name", "reasoning_content", "tool_call_id"):
-        if (text := message.get(name)) is not None:
-            checked[name] = STRING.checked(text, f"{where}.{name}")
-    return checked
-
-
-def _parts(content: Any, role: str, where: str) -> list[str]:
-    if content is None and role == "assistant":
-        return []
-    if isinstance(_CONTENT.checked(content, where), str):
-        return [content]
-    return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
-
-
-def _part(part: Any, where: str) -> Any:
-    _TEXT.checked(OBJECT.checked(part, where).get("type"), f"{where}.type")
-    return STRING.checked(part.get("text"), f"{where}.text")
+# ---- prompts
 
 
 def _prompts(value: Any, name: str, most: int) -> list[str | list[int]]:

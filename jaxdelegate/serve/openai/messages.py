@@ -1,0 +1,116 @@
+"""The messages of a chat, and the fields that say how they become a prompt."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.serve.clients import shown
+from jaxdelegate.serve.openai import tools
+from jaxdelegate.serve.openai.fields import FLAG, OBJECT, STRING, ApiError, Kind, one_of
+from jaxdelegate.serve.openai.tools import Tools
+
+_MAX_MESSAGES = 4096
+_ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}
+_ROLE = one_of(*_ROLES)
+_CONTEXT = Kind(
+    "an object without the names messages and add_generation_prompt",
+    lambda value: isinstance(value, dict) and not {"messages", "add_generation_prompt"} & {*value},
+)
+_CONTENT = Kind(
+    "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
+)
+_TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
+# Fields of messages; the others must be empty.
+_MESSAGE = {"role", "content", "name", "reasoning_content", "channels", "refusal", "annotations"}
+_MESSAGE |= {"tool_calls", "tool_call_id"}
+FIELDS: Mapping[str, Kind] = {
+    "add_generation_prompt": FLAG,
+    "chat_template_kwargs": _CONTEXT,
+    "continue_final_message": FLAG,
+    "messages": Kind(
+        f"a list of messages, 1 to {_MAX_MESSAGES}",
+        lambda value: isinstance(value, list) and 0 < len(value) <= _MAX_MESSAGES,
+    ),
+    "reasoning_effort": STRING,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Chat:
+    """The messages of a chat, and how they become a prompt.
+
+    Attributes:
+        messages: as chat templates see them.
+        context: more variables of the template.
+        begins_answer: whether the prompt ends where an answer begins.
+        continues: the answer continues the last message.
+        tools: what the answer may call.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    context: Mapping[str, Any]
+    begins_answer: bool
+    continues: bool
+    tools: Tools
+
+
+def chat(fields: Mapping[str, Any]) -> Chat:
+    """The chat of a request's fields. An ApiError: a message is wrong."""
+    messages = [_message(m, f"messages[{i}]") for i, m in enumerate(fields["messages"])]
+    return chat_of(messages, fields)
+
+
+def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Chat:
+    """The chat of these messages, which are as chat templates see them."""
+    context = dict(fields.get("chat_template_kwargs", {}))
+    if (effort := fields.get("reasoning_effort")) is not None:
+        context.setdefault("reasoning_effort", effort)
+        if effort == "none":
+            context.setdefault("enable_thinking", False)
+    continues = fields.get("continue_final_message", False)
+    begins_answer = fields.get("add_generation_prompt", not continues)
+    if continues and begins_answer:
+        raise ApiError("expected false with continue_final_message", param="add_generation_prompt")
+    if continues and messages[-1]["role"] != "assistant":
+        raise ApiError(
+            "expected the last message to be the assistant's", param="continue_final_message"
+        )
+    return Chat(tools.with_names(messages), context, begins_answer, continues, tools.tools(fields))
+
+
+def said(role: str, texts: Sequence[str]) -> dict[str, Any]:
+    """A message of texts, as chat templates see it."""
+    return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    """A message as chat templates see it."""
+    role = _ROLE.checked(OBJECT.checked(message, where).get("role"), f"{where}.role")
+    for name, value in message.items():
+        if name not in _MESSAGE and value not in (None, [], ""):
+            raise ApiError(
+                f"not supported, got {shown(value)}", param=f"{where}.{shown(name)[1:-1]}"
+            )
+    parts = _parts(message.get("content"), role, f"{where}.content")
+    checked = said(_ROLES[role], parts)
+    if message.get("tool_calls"):
+        if role != "assistant":
+            raise ApiError("expected only in the assistant's", param=f"{where}.tool_calls")
+        checked["tool_calls"] = tools.called(message["tool_calls"], f"{where}.tool_calls")
+    for name in ("name", "reasoning_content", "tool_call_id"):
+        if (text := message.get(name)) is not None:
+            checked[name] = STRING.checked(text, f"{where}.{name}")
+    return checked
+
+
+def _parts(content: Any, role: str, where: str) -> list[str]:
+    if content is None and role == "assistant":
+        return []
+    if isinstance(_CONTENT.checked(content, where), str):
+        return [content]
+    return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
+
+
+def _part(part: Any, where: str) -> Any:
+    _TEXT.checked(OBJECT.checked(part, where).get("type"), f"{where}.type")
+    return STRING.checked(part.get("text"), f"{where}.text")
