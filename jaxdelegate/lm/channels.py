@@ -20,6 +20,11 @@ class ChannelReader:
         self._open = _open_channel(self._channels, prompt)
         self._text = ""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the text is in a channel."""
+        return self._open is not None
+
     def add(self, text: str) -> Iterator[Found]:
         """The texts that this part completes, each with its channel; None: the answer."""
         self._text += text

@@ -42,7 +42,7 @@ from jaxdelegate.serve.openai.requests import (
     tokenize_request,
     unknown_field,
 )
-from jaxdelegate.serve.openai.responses import DONE, event
+from jaxdelegate.serve.openai.response_requests import response_request
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.service import Service
 
@@ -63,6 +63,7 @@ def routes(served: Service, budgets: Budgets) -> list[Route]:
         route("/v1/models", api.models, on_error=error_response),
         route("/v1/models/{name}", api.model, on_error=error_response),
         route("/v1/chat/completions", api.chat, "POST", on_error=error_response),
+        route("/v1/responses", api.responses, "POST", on_error=error_response),
         route("/v1/completions", api.completions, "POST", on_error=error_response),
         route("/v1/embeddings", api.embeddings, "POST", on_error=error_response),
         route("/tokenize", api.tokenize, "POST", on_error=error_response),
@@ -73,17 +74,15 @@ def routes(served: Service, budgets: Budgets) -> list[Route]:
 
 def error_response(error: RequestError) -> Response:
     """The error in OpenAI's form."""
-    return json_response(_error(error), error.status, error_headers(error))
+    return json_response({"error": _error(error)}, error.status, error_headers(error))
 
 
 def _error(error: RequestError) -> dict[str, Any]:
     return {
-        "error": {
-            "message": str(error),
-            "type": _TYPES.get(error.status, "invalid_request_error"),
-            "param": getattr(error, "param", None),
-            "code": getattr(error, "code", None) or _CODES.get(error.status),
-        }
+        "message": str(error),
+        "type": _TYPES.get(error.status, "invalid_request_error"),
+        "param": getattr(error, "param", None),
+        "code": getattr(error, "code", None) or _CODES.get(error.status),
     }
 
 
@@ -113,6 +112,9 @@ class _Api:
 
     async def chat(self, request: Request) -> Response:
         return await self._answered(request, chat_request)
+
+    async def responses(self, request: Request) -> Response:
+        return await self._answered(request, response_request)
 
     async def completions(self, request: Request) -> Response:
         return await self._answered(request, completion_request)
@@ -264,21 +266,18 @@ async def _events(
     """Server-sent events; an error after the first one is an event, too."""
     form, has_usage = prompts.form, prompts.request.has_usage
 
-    def events(delta: Delta) -> bytes:
-        return b"".join(map(event, form.chunks(delta, has_usage=has_usage)))
-
-    async def all_events(delta: Delta) -> bytes:
-        return await asyncio.to_thread(events, delta) if delta.prompt_scores else events(delta)
+    async def events(delta: Delta) -> bytes:
+        made = functools.partial(form.events, delta, has_usage=has_usage)
+        return await asyncio.to_thread(made) if delta.prompt_scores else made()
 
     try:
-        yield await all_events(first)
+        yield await events(first)
         async for delta in rest:
-            yield await all_events(delta)
-        if has_usage:
-            yield event(form.usage_chunk())
+            yield await events(delta)
+        yield form.last_events(has_usage=has_usage)
     except RequestError as error:
-        yield event(_error(error))
+        yield form.error_events(_error(error))
     except Exception:
         _LOG.exception("%s", shown(path))
-        yield event(_error(RequestError("internal error; see the server's log", 500)))
-    yield DONE
+        internal = RequestError("internal error; see the server's log", 500)
+        yield form.error_events(_error(internal))

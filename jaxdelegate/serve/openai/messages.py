@@ -10,13 +10,13 @@ from jaxdelegate.serve.openai.fields import FLAG, OBJECT, STRING, ApiError, Kind
 from jaxdelegate.serve.openai.tools import Tools
 
 _MAX_MESSAGES = 4096
-_ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}
-_ROLE = one_of(*_ROLES)
+ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}
+_ROLE = one_of(*ROLES)
 _CONTEXT = Kind(
     "an object without the names messages and add_generation_prompt",
     lambda value: isinstance(value, dict) and not {"messages", "add_generation_prompt"} & {*value},
 )
-_CONTENT = Kind(
+CONTENT = Kind(
     "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
 )
 _TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
@@ -92,7 +92,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
                 f"not supported, got {shown(value)}", param=f"{where}.{shown(name)[1:-1]}"
             )
     parts = _parts(message.get("content"), role, f"{where}.content")
-    checked = said(_ROLES[role], parts)
+    checked = said(ROLES[role], parts)
     if message.get("tool_calls"):
         if role != "assistant":
             raise ApiError("expected only in the assistant's", param=f"{where}.tool_calls")
@@ -106,7 +106,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 def _parts(content: Any, role: str, where: str) -> list[str]:
     if content is None and role == "assistant":
         return []
-    if isinstance(_CONTENT.checked(content, where), str):
+    if isinstance(CONTENT.checked(content, where), str):
         return [content]
     return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
 

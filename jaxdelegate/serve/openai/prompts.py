@@ -22,6 +22,7 @@ from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.requests import EmbeddingRequest, TextRequest
+from jaxdelegate.serve.openai.response_events import ResponseForm
 from jaxdelegate.serve.openai.responses import (
     AnswerReader,
     ChatForm,
@@ -110,7 +111,7 @@ class Prompts:
                 param="n" if n > 1 else "prompt",
             )
 
-    def _form(self, text: str) -> Form:
+    def _form(self, text: str) -> Form | ResponseForm:
         request, name = self.request, self.model.name
         usage = Usage([len(ids) for ids in self._prompts])
         texts = self.model.token_texts
@@ -126,6 +127,8 @@ class Prompts:
             AnswerReader(ChannelReader(channels, text), self._tool_reader(tools))
             for _ in range(request.n)
         ]
+        if request.echo is not None:
+            return ResponseForm(name, usage, readers[0], request.echo, scores)
         return ChatForm(
             name, usage, readers, scores=scores, prompts=prompts, is_named=tools.is_named
         )

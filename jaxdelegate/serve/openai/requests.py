@@ -71,7 +71,7 @@ _COMMON: Mapping[str, Kind] = {
     "top_k": integers(-1),  # -1 and 0: all
     "top_p": numbers(0, 1),
 }
-_CHAT: Mapping[str, Kind] = {
+CHAT: Mapping[str, Kind] = {
     **_COMMON,
     **messages.FIELDS,
     **tools.FIELDS,
@@ -98,16 +98,17 @@ _TOKENIZE: Mapping[str, Kind] = {
     "add_special_tokens": FLAG,
     "model": STRING,
     "prompt": STRING,
-    **{name: _CHAT[name] for name in ("add_generation_prompt", "chat_template_kwargs")},
-    **{name: _CHAT[name] for name in ("continue_final_message", "messages", "tools")},
+    **{name: CHAT[name] for name in ("add_generation_prompt", "chat_template_kwargs")},
+    **{name: CHAT[name] for name in ("continue_final_message", "messages", "tools")},
 }
 _DETOKENIZE: Mapping[str, Kind] = {"model": STRING, "tokens": IDS}
 
+Neutral = tuple[tuple[Any, ...], str]  # values that are accepted, and why no others are
 # Fields without a meaning here: accepted, so that clients need not leave them out.
-_IGNORED = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"}
-_IGNORED |= {"service_tier", "store", "user"}
+IGNORED = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"}
+IGNORED |= {"service_tier", "store", "user"}
 # Fields that are accepted with these values only, and why.
-_NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
+NEUTRAL: Mapping[str, Neutral] = {
     "audio": ((), "the model generates text only"),
     "allowed_token_ids": ((), "use structured_outputs"),
     "bad_words": (([],), "use logit_bias"),
@@ -122,7 +123,7 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "top_logprobs": ((0,), "use logprobs"),
     "truncate_prompt_tokens": ((), "prompts are not cut"),
     "use_beam_search": ((False,), "beam search is not supported"),
-    "verbosity": ((), "ask for it in a message"),
+    "verbosity": (("medium",), "ask for it in a message"),
     "web_search_options": ((), "the server has no web search"),
 }
 
@@ -183,6 +184,7 @@ class TextRequest:
     grammar_field: str = ""  # which has it
     cache_salt: str = ""  # only requests with the same one share prefixes
     has_echo: bool = False  # whether answers begin with the prompt
+    echo: Mapping[str, Any] | None = None  # what /v1/responses shows of it; None: another endpoint
     ignored: tuple[str, ...] = ()  # unknown fields
 
     @property
@@ -229,7 +231,7 @@ class DetokenizeRequest:
 
 def embedding_request(body: Buffer) -> EmbeddingRequest:
     """Read a request of /v1/embeddings. Errors as `chat_request`."""
-    fields, ignored = _checked(body, _EMBEDDING, {"input"})
+    fields, ignored = checked(body, _EMBEDDING, {"input"})
     return EmbeddingRequest(
         fields.get("model", ""),
         _prompts(fields["input"], "input", _MAX_TEXTS),
@@ -241,7 +243,7 @@ def embedding_request(body: Buffer) -> EmbeddingRequest:
 
 def tokenize_request(body: Buffer) -> TokenizeRequest:
     """Read a request of /tokenize. Errors as `chat_request`."""
-    fields, ignored = _checked(body, _TOKENIZE)
+    fields, ignored = checked(body, _TOKENIZE)
     if ("prompt" in fields) == ("messages" in fields):
         raise ApiError("expected one of them", param="prompt and messages")
     prompt = messages.chat(fields) if "messages" in fields else fields["prompt"]
@@ -251,20 +253,20 @@ def tokenize_request(body: Buffer) -> TokenizeRequest:
 
 def detokenize_request(body: Buffer) -> DetokenizeRequest:
     """Read a request of /detokenize. Errors as `chat_request`."""
-    fields, ignored = _checked(body, _DETOKENIZE, {"tokens"})
+    fields, ignored = checked(body, _DETOKENIZE, {"tokens"})
     return DetokenizeRequest(fields.get("model", ""), fields["tokens"], ignored)
 
 
 def chat_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/chat/completions. An ApiError, or a RequestError of invalid JSON."""
-    fields, ignored = _checked(body, _CHAT, {"messages"})
+    fields, ignored = checked(body, CHAT, {"messages"})
     limits = {n: fields[n] for n in ("max_completion_tokens", "max_tokens") if n in fields}
     if len(set(limits.values())) > 1:
         raise ApiError("give one of them, or the same number", param=" and ".join(limits))
     has_scores, top = fields.get("logprobs", False), fields.get("top_logprobs", 0)
     if top and not has_scores:
         raise ApiError("expected only with logprobs: true", param="top_logprobs")
-    return _text_request(
+    return text_request(
         fields,
         next(iter(limits.values()), None),
         chat=messages.chat(fields),
@@ -276,8 +278,8 @@ def chat_request(body: Buffer) -> TextRequest:
 
 def completion_request(body: Buffer) -> TextRequest:
     """Read a request of /v1/completions. Errors as `chat_request`."""
-    fields, ignored = _checked(body, _COMPLETION, {"prompt"})
-    return _text_request(
+    fields, ignored = checked(body, _COMPLETION, {"prompt"})
+    return text_request(
         fields,
         fields.get("max_tokens", _COMPLETION_TOKENS),
         prompts=_prompts(fields["prompt"], "prompt", _MAX_PROMPTS),
@@ -288,8 +290,12 @@ def completion_request(body: Buffer) -> TextRequest:
     )
 
 
-def _checked(
-    body: Buffer, known: Mapping[str, Kind], required: Collection[str] = ()
+def checked(
+    body: Buffer,
+    known: Mapping[str, Kind],
+    required: Collection[str] = (),
+    neutral: Mapping[str, Neutral] = NEUTRAL,
+    ignored: Collection[str] = IGNORED,
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """The fields of a request that are not null, and the names of those that are unknown."""
     fields, unknown = {}, []
@@ -297,9 +303,9 @@ def _checked(
         if name in known:
             if value is not None:
                 fields[name] = value
-        elif name in _NEUTRAL:
-            _check_neutral(name, value)
-        elif name not in _IGNORED:
+        elif name in neutral:
+            check_neutral(name, value, neutral)
+        elif name not in ignored:
             unknown.append(name)
     if b"\\u" in bytes(body):
         _check_texts(fields)
@@ -319,8 +325,8 @@ def unknown_field(name: str) -> ApiError:
     )
 
 
-def _text_request(fields: Mapping[str, Any], max_tokens: int | None, **more: Any) -> TextRequest:
-    """The request with the fields that both endpoints have."""
+def text_request(fields: Mapping[str, Any], max_tokens: int | None, **more: Any) -> TextRequest:
+    """The request with the fields that all endpoints have."""
     is_stream, options = fields.get("stream", False), fields.get("stream_options") or {}
     if options and not is_stream:
         raise ApiError("expected only with stream: true", param="stream_options")
@@ -374,8 +380,9 @@ def _sampling(fields: Mapping[str, Any]) -> Sampling:
     )
 
 
-def _check_neutral(name: str, value: Any) -> None:
-    allowed, why = _NEUTRAL[name]
+def check_neutral(name: str, value: Any, neutral: Mapping[str, Neutral] = NEUTRAL) -> None:
+    """An ApiError if a field has a value without which answers would be different."""
+    allowed, why = neutral[name]
     # True == 1 in Python, but not in JSON.
     if value is None or any(value == a and type(value) is type(a) for a in allowed):
         return

@@ -19,7 +19,7 @@ from jaxdelegate.serve.openai.batching import Delta
 from jaxdelegate.serve.openai.scores import PromptForm, ScoreForm
 
 DONE = b"data: [DONE]\n\n"
-_REASONING = "reasoning_content"  # as in DeepSeek's API and vLLM
+REASONING = "reasoning_content"  # as in DeepSeek's API and vLLM
 
 
 def event(content: object) -> bytes:
@@ -135,6 +135,18 @@ class Form(abc.ABC):
         scores = self._prompt_scores.get(index, ())
         return {"prompt_logprobs": self._prompts[index].logprobs(scores)}
 
+    def events(self, delta: Delta, *, has_usage: bool) -> bytes:
+        """The server-sent events of a stream for one delta."""
+        return b"".join(map(event, self.chunks(delta, has_usage=has_usage)))
+
+    def last_events(self, *, has_usage: bool) -> bytes:
+        """The end of a stream."""
+        return (event(self.usage_chunk()) if has_usage else b"") + DONE
+
+    def error_events(self, error: Mapping[str, Any]) -> bytes:
+        """The end of a stream that fails; `error`: with its message, param and code."""
+        return event({"error": error}) + DONE
+
     def usage_chunk(self) -> dict[str, Any]:
         """The last chunk of a stream that has one."""
         chunk = {**self._head, "object": self.chunk_kind, "choices": []}
@@ -156,6 +168,11 @@ class AnswerReader:
         self._channels, self._tools = channels, tools
         self.call_count = 0
 
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the answer is in a channel."""
+        return self._channels.is_open
+
     def add(self, text: str, *, is_last: bool) -> tuple[dict[str, str], list[dict[str, Any]]]:
         """The new text of each field of a message, and its new calls, by what this text completes.
 
@@ -165,7 +182,7 @@ class AnswerReader:
         pieces = [*self._channels.add(text), *(self._channels.end() if is_last else ())]
         for channel, piece in pieces:
             if channel is not None:
-                texts[_REASONING] = texts.get(_REASONING, "") + piece
+                texts[REASONING] = texts.get(REASONING, "") + piece
             else:
                 self._take(piece, texts, calls, is_last=False)
         if is_last:

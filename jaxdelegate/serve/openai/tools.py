@@ -71,12 +71,17 @@ def tools(fields: Mapping[str, Any]) -> Tools:
 def _tool(tool: Any, where: str) -> dict[str, Any]:
     _FUNCTION.checked(OBJECT.checked(tool, where).get("type"), f"{where}.type")
     function = OBJECT.checked(tool.get("function"), f"{where}.function")
-    _NAME.checked(function.get("name"), f"{where}.function.name")
-    for name, kind in (("description", STRING), ("parameters", OBJECT), ("strict", FLAG)):
-        if function.get(name) is not None:
-            kind.checked(function[name], f"{where}.function.{name}")
+    check_function(function, f"{where}.function")
     known = {k: v for k, v in function.items() if v is not None}
     return {"type": "function", "function": {"parameters": {"type": "object"}, **known}}
+
+
+def check_function(function: Mapping[str, Any], where: str) -> None:
+    """An ApiError if a field of a function is wrong."""
+    _NAME.checked(function.get("name"), f"{where}.name")
+    for name, kind in (("description", STRING), ("parameters", OBJECT), ("strict", FLAG)):
+        if function.get(name) is not None:
+            kind.checked(function[name], f"{where}.{name}")
 
 
 def _named(choice: Any, names: Sequence[str]) -> str | None:
@@ -98,16 +103,22 @@ def called(calls: Any, where: str) -> list[dict[str, Any]]:
 
 def _call(call: Any, where: str) -> dict[str, Any]:
     function = OBJECT.checked(OBJECT.checked(call, where).get("function"), f"{where}.function")
-    name = STRING.checked(function.get("name"), f"{where}.function.name")
-    arguments, place = function.get("arguments") or {}, f"{where}.function.arguments"
+    identity = None if call.get("id") is None else STRING.checked(call["id"], f"{where}.id")
+    return call_of(function, identity, f"{where}.function")
+
+
+def call_of(function: Mapping[str, Any], identity: str | None, where: str) -> dict[str, Any]:
+    """The call of a function's name and arguments, as chat templates see it."""
+    name = STRING.checked(function.get("name"), f"{where}.name")
+    arguments, place = function.get("arguments") or {}, f"{where}.arguments"
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             raise ApiError("expected the JSON of an object", param=place) from None
     read = {"name": name, "arguments": OBJECT.checked(arguments, place)}
-    identity = {} if call.get("id") is None else {"id": STRING.checked(call["id"], f"{where}.id")}
-    return {**identity, "type": "function", "function": read}
+    named = {} if identity is None else {"id": identity}
+    return {**named, "type": "function", "function": read}
 
 
 def with_names(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
