@@ -347,3 +347,25 @@ def test_wrong_requests_for_tokens(
     found = served.call(path, body)
     assert (found.status, found.error["param"]) == (400, param)
     assert said in found.error["message"]
+
+
+def test_messages_come_back_as_clients_keep_them(served: Served) -> None:
+    """Fields that other servers or clients add to answers."""
+    kept = {"provider_specific_fields": {"refusal": None}, "thinking_blocks": [1], "refusal": None}
+    said = {"role": "assistant", "content": "Hi", "reasoning": "hm", **kept, "function_call": None}
+    body = {"messages": [*HELLO, said, *HELLO], "max_tokens": 1}
+    assert "warning" not in served.call(CHAT, body).headers
+    chat = chat_request(json.dumps(body).encode()).chat
+    assert chat is not None
+    assert chat.messages[1]["reasoning_content"] == "hm"
+    other = {**body, "messages": [*HELLO, {**said, "extra": 1}, {**HELLO[0], "extra": 2}]}
+    assert "'messages[1].extra'" in served.call(CHAT, other).headers["warning"]
+    for name, value in {"function_call": {"name": "f"}, "audio": {"id": "a"}}.items():
+        found = served.call(CHAT, {"messages": [{**said, name: value}]})
+        assert (found.status, found.error["param"]) == (400, f"messages[0].{name}")
+
+
+def test_unknown_fields_of_messages_are_refused_when_strict(strict: Served) -> None:
+    body = {"messages": [{**HELLO[0], "extra": 1}], "max_tokens": 1}
+    found = strict.call(CHAT, body, Authorization="Bearer secret")
+    assert (found.status, found.error["param"]) == (400, "messages[0].extra")

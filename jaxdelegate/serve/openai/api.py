@@ -61,7 +61,7 @@ def routes(served: Service, budgets: Budgets) -> list[Route]:
     api = _Api(served, budgets)
     return [
         route("/v1/models", api.models, on_error=error_response),
-        route("/v1/models/{name}", api.model, on_error=error_response),
+        route("/v1/models/{name:path}", api.model, on_error=error_response),
         route("/v1/chat/completions", api.chat, "POST", on_error=error_response),
         route("/v1/responses", api.responses, "POST", on_error=error_response),
         route("/v1/completions", api.completions, "POST", on_error=error_response),

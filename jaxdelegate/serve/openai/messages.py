@@ -20,9 +20,11 @@ CONTENT = Kind(
     "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
 )
 _TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
-# Fields of messages; the others must be empty.
-_MESSAGE = {"role", "content", "name", "reasoning_content", "channels", "refusal", "annotations"}
+_MESSAGE = {"role", "content", "name", "reasoning", "reasoning_content", "channels"}
 _MESSAGE |= {"tool_calls", "tool_call_id"}
+# What clients return of answers, without a meaning for the model.
+_MESSAGE |= {"annotations", "provider_specific_fields", "refusal", "thinking_blocks"}
+_REFUSED = {"audio": "the model reads text only", "function_call": "use tool_calls"}
 FIELDS: Mapping[str, Kind] = {
     "add_generation_prompt": FLAG,
     "chat_template_kwargs": _CONTEXT,
@@ -60,6 +62,16 @@ def chat(fields: Mapping[str, Any]) -> Chat:
     return chat_of(messages, fields)
 
 
+def unknown(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Fields of messages that the server does not know and that are not empty."""
+    places: dict[str, str] = {}  # the first one of each name
+    for number, message in enumerate(messages):
+        for name, value in message.items():
+            if name not in _MESSAGE and name not in _REFUSED and value not in (None, [], ""):
+                places.setdefault(name, f"messages[{number}].{name}")
+    return tuple(places.values())
+
+
 def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Chat:
     """The chat of these messages, which are as chat templates see them."""
     context = dict(fields.get("chat_template_kwargs", {}))
@@ -86,17 +98,17 @@ def said(role: str, texts: Sequence[str]) -> dict[str, Any]:
 def _message(message: Any, where: str) -> dict[str, Any]:
     """A message as chat templates see it."""
     role = _ROLE.checked(OBJECT.checked(message, where).get("role"), f"{where}.role")
-    for name, value in message.items():
-        if name not in _MESSAGE and value not in (None, [], ""):
-            raise ApiError(
-                f"not supported, got {shown(value)}", param=f"{where}.{shown(name)[1:-1]}"
-            )
+    for name, why in _REFUSED.items():
+        if message.get(name):
+            raise ApiError(f"{why}, got {shown(message[name])}", param=f"{where}.{name}")
     parts = _parts(message.get("content"), role, f"{where}.content")
     checked = said(ROLES[role], parts)
     if message.get("tool_calls"):
         if role != "assistant":
             raise ApiError("expected only in the assistant's", param=f"{where}.tool_calls")
         checked["tool_calls"] = tools.called(message["tool_calls"], f"{where}.tool_calls")
+    if "reasoning" in message:  # vLLM's name
+        message = {"reasoning_content": message["reasoning"], **message}
     for name in ("name", "reasoning_content", "tool_call_id"):
         if (text := message.get(name)) is not None:
             checked[name] = STRING.checked(text, f"{where}.{name}")

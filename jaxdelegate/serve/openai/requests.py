@@ -272,7 +272,7 @@ def chat_request(body: Buffer) -> TextRequest:
         chat=messages.chat(fields),
         has_scores=has_scores,
         top=top,
-        ignored=ignored,
+        ignored=(*ignored, *messages.unknown(fields["messages"])),
     )
 
 
