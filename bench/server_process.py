@@ -78,6 +78,14 @@ class ServerProcess:
             time.sleep(_POLL_S)
         return time.perf_counter() - self._begin
 
+    def wait_until_warm(self) -> str:
+        """Wait until all programs are compiled; the line that says so."""
+        assert self._process.stdout is not None
+        line = next((line for line in self._process.stdout if " is warm " in line), "")
+        if not line:
+            raise RuntimeError(f"the server is not warm; exit status {self._process.poll()}")
+        return line.strip()
+
     def get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:

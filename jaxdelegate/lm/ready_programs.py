@@ -2,14 +2,14 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep
 from jaxdelegate.lm.program_spec import SCORE
 from jaxdelegate.lm.request import Request
-from jaxdelegate.lm.sampling_params import Variant, common_variant
+from jaxdelegate.lm.sampling_params import Variant, common_variant, general_variants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,8 @@ class ProgramSet:
         if self.length < other.length or (self.variant is None) > (other.variant is None):
             return False
         variants = [v for v in (self.variant, other.variant) if v is not None]
+        if len({v.ngram for v in variants}) > 1:
+            return False
         return not variants or common_variant(variants) == self.variant
 
 
@@ -32,12 +34,16 @@ class ReadyPrograms:
 
     Attributes:
         errors: of compiling, by the slot that needs the program.
+        waiting: the slots whose requests have no program yet.
     """
 
     def __init__(self, runner: ModelRunner, compiler: BackgroundCompiler) -> None:
         self._runner, self._compiler = runner, compiler
         self._last: ProgramSet | None = None
         self.errors: dict[int, Exception] = {}
+        self.waiting = set[int]()
+        graph = runner.graph
+        self._general = general_variants(graph.vocabulary, graph.hidden_size > 0)
 
     def use(self, programs: ProgramSet) -> None:
         """The next program is one of these."""
@@ -57,7 +63,7 @@ class ReadyPrograms:
         variant = None if request.limit == 0 else request.variant(graph.vocabulary)
         wanted, step = ProgramSet(length, variant), SCORE if is_scored else None
         return self._in_memory(wanted, step) is not None or self._compiler.begin(
-            specs.needed(length, variant, step)
+            specs.needed(length, self._best(wanted).variant, step)
         )
 
     def for_prefill(
@@ -74,9 +80,11 @@ class ReadyPrograms:
             decoding: those of the last decode steps, which go on.
         """
         needed = max(step.end, self._runner.cache.entries)
-        if not self._may_need(step.slot, needed, prefilled):
-            return None
-        return self._ensure(step.slot, needed, decoding, step.length)
+        found = None
+        if self._may_need(step.slot, needed, prefilled):
+            found = self._ensure(step.slot, needed, decoding, step.length)
+        (self.waiting.add if found is None else self.waiting.discard)(step.slot)
+        return found
 
     def has_prompts(self, length: int, programs: ProgramSet) -> bool:
         """Whether the program that reads several prompts by such steps is in memory."""
@@ -89,8 +97,13 @@ class ReadyPrograms:
 
         While there is no program for all of them, some run in turn, the first ones first.
         """
+        self.waiting.difference_update(slots)
         all_ready = self._known(self._needed(slots), slots)
         if all_ready is not None:
+            if self._is_stopgap(all_ready):
+                wanted = self._wanted(self._needed(slots), slots)
+                specs = self._runner.specs.needed(wanted.length, wanted.variant)
+                self._compiler.begin(specs, is_urgent=False)
             return slots, all_ready
         running: list[int] = []
         ready = None
@@ -98,14 +111,23 @@ class ReadyPrograms:
             found = self._together(slot, running, slots)
             if found is not None:
                 running, ready = [*running, slot], found
+            elif not running:  # those that ran are the last ones
+                self.waiting.add(slot)
         return running, ready
 
     def is_alone(self, slots: Sequence[int], programs: ProgramSet) -> bool:
         """Whether only one request decodes, and the program for that is in memory."""
         if len(slots) != 1 or programs.variant is None or not self._runner.gains_alone:
             return False
+        if self._is_stopgap(programs):
+            return False
         spec = self._runner.specs.decode(programs.variant, programs.length, is_alone=True)
         return self._compiler.has_optional(spec)
+
+    def _is_stopgap(self, programs: ProgramSet) -> bool:
+        """Whether the program does much that few requests need, and takes more time for it."""
+        variant = programs.variant
+        return variant is not None and variant.is_masked and variant in self._general
 
     def _together(
         self, slot: int, running: Sequence[int], others: Sequence[int]
@@ -119,7 +141,7 @@ class ReadyPrograms:
             return self._ensure(slot, needed, slots)
         ready = self._known(needed, slots)
         if ready is None:  # they run in turn: that one program is for all is not urgent
-            wanted = self._wanted(needed, slots)
+            wanted = self._best(self._wanted(needed, slots))
             self._compiler.begin(self._runner.specs.needed(wanted.length, wanted.variant))
         return ready
 
@@ -147,12 +169,30 @@ class ReadyPrograms:
         return self._in_memory(self._wanted(needed, slots), step)
 
     def _in_memory(self, wanted: ProgramSet, step: int | None = None) -> ProgramSet | None:
-        last = self._last
-        for programs in (wanted, *([] if last is None or not last.covers(wanted) else [last])):
+        for programs in self._covering(wanted):
             specs = self._runner.specs.needed(programs.length, programs.variant, step)
             if self._compiler.has(specs):
                 return programs
         return None
+
+    def _covering(self, wanted: ProgramSet) -> Iterator[ProgramSet]:
+        """What covers these programs, the best ones first."""
+        yield wanted
+        if self._last is not None and self._last.covers(wanted):
+            yield self._last
+        if wanted.variant is not None:
+            generals = (ProgramSet(wanted.length, variant) for variant in self._general)
+            yield from (programs for programs in generals if programs.covers(wanted))
+
+    def _best(self, wanted: ProgramSet) -> ProgramSet:
+        """What to compile for these: what is compiled anyway, if that covers them."""
+        for programs in self._covering(wanted):
+            variant = programs.variant
+            if variant is not None and programs.length == wanted.length:
+                spec = self._runner.specs.decode(variant, wanted.length)
+                if self._compiler.is_planned(spec):
+                    return programs
+        return wanted
 
     def _ensure(
         self, slot: int, needed: int, slots: Sequence[int], step: int | None = None
@@ -167,7 +207,7 @@ class ReadyPrograms:
         """
         if (known := self._known(needed, slots, step)) is not None:
             return known
-        specs, wanted = self._runner.specs, self._wanted(needed, slots)
+        specs, wanted = self._runner.specs, self._best(self._wanted(needed, slots))
         try:
             is_ready = self._compiler.is_ready(specs.needed(wanted.length, wanted.variant, step))
         except LengthError:

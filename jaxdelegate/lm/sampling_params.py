@@ -18,6 +18,7 @@ from jaxdelegate.lm.scores import MOST_TOP
 _DEFAULT_P = 0.95
 _ALL = 0xFFFFFFFF
 _MOST_SORTED = 256
+_USUAL_K = 64
 LARGE = np.float32(1e9)  # subtracted from the logits of forbidden tokens
 
 
@@ -186,3 +187,26 @@ def common_variant(variants: list[Variant]) -> Variant:
         any(v.has_hidden_state for v in variants),
         top=max(v.top for v in variants),
     )
+
+
+def general_variants(vocabulary: int, has_hidden_state: bool) -> list[Variant]:
+    """Few variants that cover all others without n-grams; those that take less time are first.
+
+    `has_hidden_state`: whether the model has hidden states.
+    """
+    usual, large = (min(k, vocabulary) for k in (_USUAL_K, _MOST_SORTED))
+    plain = [Variant(k) for k in (usual, large)]
+    return [
+        *plain,
+        *(
+            Variant(
+                k,
+                has_logits_processors=True,
+                has_scores=True,
+                is_masked=True,
+                has_hidden_state=has_hidden_state,
+                top=min(MOST_TOP, vocabulary),
+            )
+            for k in (usual, vocabulary)
+        ),
+    ]

@@ -136,9 +136,19 @@ class Scheduler:
         return len(self._free)
 
     @property
+    def waiting(self) -> int:
+        """How many requests in slots cannot run, because their programs are being compiled."""
+        return len(self._without_programs)
+
+    @property
+    def _without_programs(self) -> set[int]:
+        return set() if self._programs is None else self._programs.waiting & self._running.keys()
+
+    @property
     def use(self) -> float:
-        """The part of all cache entries that the requests use; 1: all."""
-        tokens = sum(len(self._runner.ids(slot)) for slot in self._running)
+        """The part of all cache entries that the requests which can run use; 1: all."""
+        running = self._running.keys() - self._without_programs
+        tokens = sum(len(self._runner.ids(slot)) for slot in running)
         return tokens / (self.slots * self._runner.graph.capacity)
 
     def is_ready(self, request: Request) -> bool:

@@ -125,10 +125,11 @@ class Server:
 
     async def _wait_for_models(self) -> None:
         models = self._served.all.items()
-        await asyncio.gather(*(self._report(name, model.worker) for name, model in models))
-        if self._is_whole_process:
-            gc.collect()
-            gc.freeze()  # otherwise requests wait whenever it traverses jax's modules
+        for report in (self._report, self._report_warm):
+            await asyncio.gather(*(report(name, model.worker) for name, model in models))
+            if self._is_whole_process:
+                gc.collect()
+                gc.freeze()  # otherwise requests wait whenever it traverses jax's modules
 
     async def _report(self, name: str, worker: Worker) -> None:
         """Wait until a model is ready and print it; an error ends the server."""
@@ -141,6 +142,14 @@ class Server:
             seconds = time.perf_counter() - self._begin
             memory = f", with {worker.memory}" if worker.memory else ""
             self._say(f"model {name!r} is ready after {seconds:.1f} s{memory}")
+
+    async def _report_warm(self, name: str, worker: Worker) -> None:
+        """Wait until no request waits for programs any more, and print what they took."""
+        while (compiled := await asyncio.to_thread(worker.when_warm, _POLL_S)) is None:
+            pass
+        if compiled:
+            seconds = time.perf_counter() - self._begin
+            self._say(f"model {name!r} is warm after {seconds:.1f} s: {compiled}")
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

@@ -2,11 +2,17 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.options import DelegateOptions
+
+# The keys in lm/warm_up.py, which takes long to import.
+WARM_KINDS = (
+    *("any", "long", "sampling", "json", "penalties"),
+    *("all_tokens", "logprobs", "embeddings"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,6 +30,8 @@ class ServeSettings:
             chooses among caches of several lengths. None: as many as in `lm.Engine`.
         share_prefixes: whether a prompt to a language model may use what its caches have of other
             clients' prompts. It lets them guess these, by the count of cached tokens or the time.
+        warm: kinds of requests to language models, of WARM_KINDS, whose programs are compiled in
+            the background as soon as a model is ready. Those of others are compiled when needed.
         session_count: how many sequences of a model with states may be open at once.
         sessions_per_client: how many of them one client may have, by its API key or address.
         session_idle_s: seconds without a request after which a sequence is dropped.
@@ -41,6 +49,7 @@ class ServeSettings:
     answer_timeout_s: float = 600.0
     max_num_tokens: int | None = None
     share_prefixes: bool = False
+    warm: Collection[str] = WARM_KINDS
     session_count: int = 4096
     sessions_per_client: int = 1024
     session_idle_s: float = 3600.0
@@ -57,6 +66,10 @@ class ServeSettings:
         for name in ("timeout_s", "answer_timeout_s", "session_hold_s"):
             self._check(name, (int, float), 0)
         self._check("session_idle_s", (int, float), 0, is_open=True)
+        unknown = [kind for kind in self.warm if kind not in WARM_KINDS]
+        if unknown or isinstance(self.warm, str):
+            got = repr(self.warm) if isinstance(self.warm, str) else repr(unknown[0])
+            raise OptionError(f"warm: must be kinds of {', '.join(WARM_KINDS)}, got {got}")
         DelegateOptions.of(self.delegate_options)
 
     def _check(

@@ -24,6 +24,8 @@ class Worker(abc.ABC):
         name: the model's, for messages.
         error: why the model cannot be used; None: it can, or will be.
         is_ready: whether it is prepared.
+        when_warm: waits some seconds for what is compiled after the model is ready; returns what
+            that was, in words, or None if it goes on. Empty: nothing is.
         memory: what takes memory on the device, in words; empty: it is not known.
         resources: what is closed after the thread has ended.
     """
@@ -38,6 +40,7 @@ class Worker(abc.ABC):
         self.name, self._prepare = name, prepare
         self.error: BaseException | None = None
         self.is_ready = self._is_closing = False
+        self.when_warm: Callable[[float], str | None] = lambda _: ""
         self.resources = contextlib.ExitStack()
         self._change = threading.Condition()  # guards the queue
         self._prepared = threading.Event()  # or failed

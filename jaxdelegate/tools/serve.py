@@ -14,7 +14,7 @@ from jaxdelegate.providers import use_threads
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.service import parse_models
-from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.serve.settings import WARM_KINDS, ServeSettings
 from jaxdelegate.tools import delegate_flags
 
 _KEYS = "JAXDELEGATE_API_KEY"
@@ -72,6 +72,11 @@ FLAGS = (
         "then.",
     ),
     Flag(
+        "warm", str, "all",
+        "Kinds of requests to language models whose programs are compiled in the background once a "
+        f"model is ready: all, none, or some of {','.join(WARM_KINDS)}.",
+    ),
+    Flag(
         "session_count", int, _SETTINGS.session_count,
         "Sequences of a model with states that may be open at once.", lower=1,
     ),
@@ -110,6 +115,7 @@ FLAGS = (
 )  # fmt: skip
 # Settings that have the name of their flag.
 _SAME_NAMES = {flag.name for flag in FLAGS} & {f.name for f in dataclasses.fields(ServeSettings)}
+_SAME_NAMES -= {"warm"}
 
 
 def run(values: flags.FlagValues) -> int:
@@ -117,6 +123,7 @@ def run(values: flags.FlagValues) -> int:
     models = _models(values)
     settings = ServeSettings(
         **{name: getattr(values, name) for name in _SAME_NAMES},
+        warm=_warm(values.warm),
         timeout_s=values.request_timeout_s,
         delegate_options=delegate_flags.given_options(values),
     )
@@ -149,6 +156,13 @@ def run(values: flags.FlagValues) -> int:
             raise
         raise OptionError(str(error)) from None
     return 0
+
+
+def _warm(text: str) -> tuple[str, ...]:
+    kinds = {"all": WARM_KINDS, "none": ()}.get(text, _listed(text))
+    if not kinds and text != "none":
+        raise OptionError(f"warm: must be all, none or kinds of requests, got {text!r}")
+    return kinds
 
 
 def _listed(text: str) -> tuple[str, ...]:

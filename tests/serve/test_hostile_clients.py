@@ -36,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def port(path: Path) -> Iterator[int]:
     lines = queue.Queue[str]()
-    settings = ServeSettings(max_batch_size=3, max_queue_size=30)
+    settings = ServeSettings(max_batch_size=3, max_queue_size=30, warm=())
     server = Server({"tiny": path}, settings, port=0, say=lines.put)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -129,7 +129,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path = tmp_path_factory.mktemp("openai") / "tiny.litertlm"
     path.write_bytes(language_bundle(TEMPLATE))
     gate, lines = Gate(), queue.Queue[str]()
-    settings = ServeSettings(max_batch_size=3, max_queue_size=2)
+    settings = ServeSettings(max_batch_size=3, max_queue_size=2, warm=())
     keywords = NETWORKS / "keywords.tflite"
     with pytest.MonkeyPatch.context() as patch:
         gate.patch(patch)

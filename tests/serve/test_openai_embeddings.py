@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     paths = {"embed": folder / "embed.litertlm", "text": folder / "text.litertlm"}
     paths["embed"].write_bytes(embedding_bundle())
     paths["text"].write_bytes(language_bundle())
-    server = Server(paths, ServeSettings(max_batch_size=4), port=0, say=lines.put)
+    server = Server(paths, ServeSettings(max_batch_size=4, warm=()), port=0, say=lines.put)
     thread = threading.Thread(target=server.run)
     thread.start()
     port = int(lines.get(timeout=60).rpartition(":")[2])

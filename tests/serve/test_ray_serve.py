@@ -67,7 +67,7 @@ def test_results_of_a_deployment_equal_the_stock_interpreter_s(
 def test_a_language_model_answers_and_streams(address: str, tmp_path: Path) -> None:
     path = tmp_path / "model.litertlm"
     path.write_bytes(language_bundle())
-    deployed({"chat": path}, ServeSettings(max_batch_size=2))
+    deployed({"chat": path}, ServeSettings(max_batch_size=2, warm=()))
     with lm.Engine(path) as engine:
         prompt = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
         (wanted,) = engine.generate([prompt], max_output_tokens=40)

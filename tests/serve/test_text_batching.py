@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ class FakeScheduler:
 
     slots = 2
     is_held = False
+    waiting = 0
 
     def __init__(self) -> None:
         self.running: list[ActiveRequest] = []
@@ -318,6 +320,20 @@ def test_metrics(server: Server) -> None:
         "time_per_output_token_seconds": 3,
         "e2e_request_latency_seconds": 2,
     }
+
+
+def test_slots_that_wait_for_programs_do_not_count(server: Server) -> None:
+    server.batch.waiting = 1
+    calls = [server.submit(text) for text in ("ab", "cd", "ef")]
+    server.batch.permits.release()
+    for call in calls[:2]:
+        call.next()
+    end, counts = time.monotonic() + 20, None
+    while counts != (1, 2) and time.monotonic() < end:
+        values = server.recorder.read().values
+        counts = values["num_requests_running"], values["num_requests_waiting"]
+        time.sleep(0.001)
+    assert counts == (1, 2)
 
 
 def test_addresses_take_turns_and_then_their_keys() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
+from jaxdelegate.serve.settings import WARM_KINDS
 from jaxdelegate.tools import command_line, serve
 from tests.tools.conftest import Refuse
 
@@ -23,6 +24,8 @@ WRONG = {
     "timeout": (["m.tflite", "--request_timeout_s=-1"], "request_timeout_s"),
     "answers": (["m.tflite", "--answer_timeout_s=-1"], "answer_timeout_s"),
     "tokens": (["m.tflite", "--max_num_tokens=0"], "max_num_tokens"),
+    "warm": (["m.tflite", "--warm="], "warm: must be all, none or kinds of requests, got ''"),
+    "warm-kind": (["m.tflite", "--warm=json,x"], "warm: must be kinds of any, long, sampling"),
     "held": (["m.tflite", "--max_held_bytes=0"], "max_held_bytes"),
     "sessions": (["m.tflite", "--session_count=0"], "session_count"),
     "sessions-of-one": (["m.tflite", "--sessions_per_client=0"], "sessions_per_client"),
@@ -62,6 +65,11 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.session_idle_s, settings.session_hold_s) == (5, 2)
     assert limits.max_held_bytes == 1000
     assert (limits.api_keys, limits.strict_fields) == (("a", "b"), True)
+    assert settings.warm == WARM_KINDS
+    for text, kinds in (("none", ()), ("long, json", ("long", "json"))):
+        values.warm = text
+        assert serve.run(values) == 0
+        assert given[-2].warm == kinds
     values.api_key = ""
     monkeypatch.setenv("JAXDELEGATE_API_KEY", "c")
     assert serve.run(values) == 0

@@ -78,6 +78,7 @@ class TextBatcher(Worker):
         self.most = self._slots + self._max_queue_size
         self._queue: FairQueue[Job] = FairQueue()
         self._jobs: dict[ActiveRequest, Job] = {}  # in slots; changed by the thread only
+        self._held = 0  # of these, by the thread, those that wait for programs
         self._mean_s = 1.0  # that an answer is in its slot
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -131,7 +132,9 @@ class TextBatcher(Worker):
             self._change.notify()
 
     def _count_waiting(self) -> None:
-        self._recorder.set("num_requests_waiting", len(self._queue))
+        """A slot that waits for its program does not count as one that runs."""
+        self._recorder.set("num_requests_waiting", len(self._queue) + self._held)
+        self._recorder.set("num_requests_running", len(self._jobs) - self._held)
 
     # ---- the thread
 
@@ -170,6 +173,9 @@ class TextBatcher(Worker):
                 scheduler.leave(running)
                 self._fail_one(job, error)
         self._recorder.set("kv_cache_usage_perc", scheduler.use)
+        with self._change:
+            self._held = scheduler.waiting
+            self._count_waiting()
         if scheduler.is_held or not (all_joined or self._jobs):
             with self._change:
                 self._change.wait(_HELD_SECONDS)
@@ -193,7 +199,7 @@ class TextBatcher(Worker):
                 raise
             with self._change:
                 self._jobs[running], job.running = job, running
-            self._recorder.set("num_requests_running", len(self._jobs))
+                self._count_waiting()
         return True
 
     def _advance(self, scheduler: Scheduler, job: Job) -> None:
@@ -241,10 +247,11 @@ class TextBatcher(Worker):
         assert job.running is not None
         with self._change:
             del self._jobs[job.running]
+            self._held = min(self._held, len(self._jobs))
+            self._count_waiting()
         now = time.monotonic()
         if reason != "abort":
             self._mean_s += _SMOOTHING * (now - job.joined_at - self._mean_s)
-        self._recorder.set("num_requests_running", len(self._jobs))
         self._recorder.ended(reason, now - job.since)
 
     def _fail_one(self, job: Job, error: BaseException | str) -> None:

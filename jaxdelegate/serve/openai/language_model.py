@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from jaxdelegate.lm.configs import RepetitionPenaltyConfig, SamplerConfig
-from jaxdelegate.lm.constraints import Constraint
+from jaxdelegate.lm.constraints import Constraint, Grammar
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
 from jaxdelegate.lm.request import Request
@@ -17,7 +17,9 @@ from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.lm.tool_prompts import ToolRenderer
+from jaxdelegate.lm.warm_up import warm_programs
 from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
@@ -174,6 +176,7 @@ class LanguageModel(TextModel):
         with waiting(f"{self.name} is being compiled, and not ready before"):
             self._warm_up(self.engine)
         self.worker.memory = self._memory(self.engine)
+        self._begin_warming(self.engine)
 
     def _warm_up(self, engine: Engine) -> None:
         """Load or compile what most requests need; a thread does the rest when it is needed."""
@@ -190,6 +193,21 @@ class LanguageModel(TextModel):
             runner.prefill(0, [0])
             runner.begin(0, Request([0], 1, params))
             runner.decode()
+
+    def _begin_warming(self, engine: Engine) -> None:
+        """Compile in the background what other requests need."""
+        kinds, runner = self.settings.warm, engine.new_runner(self.settings.max_batch_size)
+        declared = engine.text.sampling_params().variant(self.vocabulary)
+        if "json" in kinds:  # a process starts, which takes as long as compiling
+            in_thread(lambda: engine.text.constraint(Grammar.json({})))
+        self._compiler.warm(warm_programs(runner, declared, kinds))
+        self.worker.when_warm = self._when_warm
+
+    def _when_warm(self, timeout_s: float) -> str | None:
+        seconds = self._compiler.wait_until_warm(timeout_s)
+        if seconds is None:
+            return None
+        return ", ".join(f"{kind} {taken:.1f} s" for kind, taken in seconds.items())
 
     def _memory(self, engine: Engine) -> str:
         both = engine.weight_bytes, engine.cache_bytes

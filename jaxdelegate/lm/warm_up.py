@@ -1,0 +1,55 @@
+"""The programs that a server compiles before requests need them, by the kinds of these requests."""
+
+import itertools
+from collections.abc import Collection, Mapping
+
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.program_spec import ProgramSpec
+from jaxdelegate.lm.sampling_params import Variant, general_variants
+from jaxdelegate.lm.scores import MOST_TOP
+
+_MOST = 48  # programs; a model keeps a few more
+
+
+def warm_programs(
+    runner: ModelRunner, declared: Variant, kinds: Collection[str]
+) -> list[tuple[str, ProgramSpec]]:
+    """What requests of some kinds need, the likeliest first.
+
+    With the programs of the kinds "any" and "long" no request waits; the others take less time.
+
+    Args:
+        runner: of programs.
+        declared: what requests need that do not say how tokens are chosen.
+        kinds: of `serve.settings.WARM_KINDS`.
+    """
+    shortest, *longer = runner.graph.cache_lengths
+    found: dict[ProgramSpec, str] = {}
+    for kind, variants in _variants(runner, declared).items():
+        lengths = longer if kind == "long" else [shortest]
+        for length, variant in itertools.product(lengths, variants if kind in kinds else ()):
+            for spec in runner.specs.needed(length, variant):
+                found.setdefault(spec, kind)
+    if "logprobs" in kinds:  # those of prompts, too
+        found.setdefault(runner.specs.score(shortest, has_top=True), "logprobs")
+    return [(kind, spec) for spec, kind in itertools.islice(found.items(), _MOST)]
+
+
+def _variants(runner: ModelRunner, declared: Variant) -> Mapping[str, list[Variant]]:
+    graph = runner.graph
+    usual, large, *general = general_variants(graph.vocabulary, graph.hidden_size > 0)
+    ks = dict.fromkeys((declared.k, 1, usual.k))
+    return {
+        "any": general,
+        "long": [declared, *general],
+        "sampling": [declared, *map(Variant, ks), large],
+        "json": [Variant(k, is_masked=True) for k in ks],
+        "penalties": [Variant(k, has_logits_processors=True) for k in ks],
+        "all_tokens": [Variant(graph.vocabulary)],
+        "logprobs": [
+            Variant(k, has_scores=True, top=top)
+            for top in (0, min(MOST_TOP, graph.vocabulary))
+            for k in ks
+        ],
+        "embeddings": [Variant(has_hidden_state=True)] if graph.hidden_size else [],
+    }
