@@ -17,9 +17,14 @@ Priority = Literal["auto", "max_precision", "min_latency", "min_memory_usage"]
 Preference = Literal["fast_single_answer", "sustained_speed", "balanced"]
 ComputeDtype = Literal["float32", "tensorfloat32", "float16", "bfloat16", "auto"]
 QuantMode = Literal["auto", "float_view", "integer"]
+GpuLoops = Literal["host", "tried", "graph", "unrolled"]
 
 # The environment variable that sets the default of the option native_kernels.
 NATIVE_KERNELS = "JAXDELEGATE_NATIVE_KERNELS"
+# Those of what no GPU has judged yet, off by default (docs/gpu.md).
+GPU_LOOPS = "JAXDELEGATE_GPU_LOOPS"
+EARLY_COPIES = "JAXDELEGATE_EARLY_COPIES"
+PINNED_INPUTS = "JAXDELEGATE_PINNED_INPUTS"
 
 # Values in other tools -> our values, for error messages.
 _OTHER_VALUES = {
@@ -293,10 +298,27 @@ class DelegateOptions:
 
 def native_kernels_by_default() -> bool | None:
     """The default of native_kernels from JAXDELEGATE_NATIVE_KERNELS; None: it is not set."""
-    text = os.environ.get(NATIVE_KERNELS, "")
-    value = _parse(NATIVE_KERNELS, text, bool | None)
+    return _switch(NATIVE_KERNELS)
+
+
+def is_on(switch: str) -> bool:
+    """Whether EARLY_COPIES or PINNED_INPUTS is set to 1; an OptionError: it is neither 0 nor 1."""
+    return bool(_switch(switch))
+
+
+def gpu_loops() -> GpuLoops:
+    """How a GPU is to run decode loops: JAXDELEGATE_GPU_LOOPS, by default step by step."""
+    value: Any = os.environ.get(GPU_LOOPS) or "host"
+    _check(GPU_LOOPS, value, GpuLoops)
+    chosen: GpuLoops = value
+    return chosen
+
+
+def _switch(name: str) -> bool | None:
+    text = os.environ.get(name, "")
+    value = _parse(name, text, bool | None)
     if not isinstance(value, bool | None):
-        raise OptionError(f"{NATIVE_KERNELS}: must be 0 or 1, got {text!r}")
+        raise OptionError(f"{name}: must be 0 or 1, got {text!r}")
     return value
 
 

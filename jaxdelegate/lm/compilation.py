@@ -20,7 +20,7 @@ from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.program import Program
-from jaxdelegate.xla import aot
+from jaxdelegate.xla import aot, loops
 
 Applies = Mapping[str, Any]  # the functions of signatures, by part
 Run = Callable[..., tuple[Any, ...]]  # takes weights by part, then arrays
@@ -33,6 +33,7 @@ class Compilation:
     def __init__(self, view: View, weights: DeviceWeights) -> None:
         """`view`: of all models."""
         self._weights = weights
+        self._loops = loops.form_on(weights.runtime.device)
         self._functions = functools.cache(lambda model: Functions(model, view, weights=weights))
 
     def compiled(
@@ -83,6 +84,7 @@ class Compilation:
             tuple(range(len(names), len(names) + donated)),
             self._weights.runtime,
             exact=False,
+            has_loop_graphs=donated > 0 and self._loops == "graph",
         )
         return Program(
             executable=executable,

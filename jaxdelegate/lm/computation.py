@@ -38,6 +38,7 @@ from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.program import Program
+from jaxdelegate.xla import loops
 from jaxdelegate.xla.options import platform_of
 
 Caches = dict[str, jax.Array]
@@ -65,13 +66,14 @@ class Computation(Compilation):
         super().__init__(view, weights)
         self._models, self._graph = models, graph
         self._platform = platform_of(weights.runtime.device.platform)
+        self._steps = loops.STEPS[self._loops]
 
     def program(self, spec: ProgramSpec) -> Program:
         """Compile a program."""
         graph, step = self._graph, self._graph.step(spec.step)
 
         def traced(applies: Applies) -> Run:
-            return _Traced(spec, step, graph, applies, self._platform).run
+            return _Traced(spec, step, graph, applies, self._platform, self._steps).run
 
         inputs = graph.resized(step.inputs, spec.length)
         return self.compiled(
@@ -112,9 +114,19 @@ class _Traced:
         graph: LanguageGraph,
         applies: Applies,
         platform: str,
+        steps: tuple[int, ...],
     ) -> None:
-        """`applies`: the functions of models, by part; their `params` likewise."""
-        self._spec, self._graph, self._applies = spec, graph, applies
+        """Trace nothing yet.
+
+        Args:
+            spec: what the program does.
+            step: what the model computes.
+            graph: the model's signatures.
+            applies: the functions of models, by part; their `params` likewise.
+            platform: what it is for.
+            steps: how many decode steps each of its loops runs at a time, the most first; 1 last.
+        """
+        self._spec, self._graph, self._applies, self._at_a_time = spec, graph, applies, steps
         self._platform = platform
         self._rows = spec.rows
         self._one = step
@@ -243,7 +255,7 @@ class _Traced:
 
     def _kept(self, is_active: Any, new: Caches, old: Mapping[str, Any]) -> Caches:
         """The new caches; resting slots keep their recurrent states."""
-        if self._rows == 1:  # it does not rest
+        if self._rows == 1 and self._at_a_time == (1,):  # it does not rest
             return new
         kept = {}
         for name in self._graph.recurrent:
@@ -273,10 +285,6 @@ class _Traced:
             top_scores=jnp.zeros(top, np.float32),
         )
 
-        def goes_on(state: tuple[Caches, SlotArrays, DecodeOutput]) -> Any:
-            _, sequences, found = state
-            return (found.steps < limit) & jnp.any(sequences.left > 0)
-
         def step(state: tuple[Caches, SlotArrays, DecodeOutput]) -> Any:
             old, sequences, found = state
             caches, rows = self._steps(params, old, sequences.token, sequences.position)
@@ -299,7 +307,15 @@ class _Traced:
             )
             return caches, sequences, more
 
-        caches, _, found = lax.while_loop(goes_on, step, (caches, sequences, found))
+        state = caches, sequences, found
+        for count in self._at_a_time:
+
+            def goes_on(state: Any, last: Any = limit - count) -> Any:
+                _, sequences, found = state
+                return (found.steps <= last) & jnp.any(sequences.left > 0)
+
+            state = lax.while_loop(goes_on, functools.partial(_repeated, step, count), state)
+        caches, _, found = state
         return caches, *found
 
     def _chosen(self, sampling: SamplingArrays, sequences: SlotArrays, rows: "_Rows") -> Chosen:
@@ -420,6 +436,12 @@ class _Traced:
             top_tokens=found.top_tokens.at[:, i].set(top_tokens),
             top_scores=found.top_scores.at[:, i].set(top_scores),
         )
+
+
+def _repeated(step: Callable[[Any], Any], count: int, state: Any) -> Any:
+    for _ in range(count):
+        state = step(state)
+    return state
 
 
 def _of_slot(caches: Mapping[str, Any], slot: Any) -> Caches:

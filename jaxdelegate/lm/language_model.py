@@ -16,6 +16,7 @@ from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.program_spec import Array, ProgramSpec, results, signatures
 from jaxdelegate.lm.signatures import language_graph
 from jaxdelegate.op_lowering.dtypes import HALVES
+from jaxdelegate.xla import loops
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +93,11 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             models,
             used,
             name,
-            {"attention": dataclasses.asdict(attention), "has drafter": drafter is not None},
+            {
+                "attention": dataclasses.asdict(attention),
+                "has drafter": drafter is not None,
+                "loops": loops.form_on(models.compiler.target.runtime.device),
+            },
         )
         self._lengths: dict[tuple[str, int], bool] = {}  # what is computable
         self._resized: dict[int, Mapping[str, Model]] = {}

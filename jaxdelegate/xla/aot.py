@@ -149,18 +149,21 @@ def compile_function(
     runtime: client.Runtime,
     *,
     exact: bool,
+    has_loop_graphs: bool = False,
 ) -> tuple[JaxExecutable, bool]:
     """Compile a function of arrays for a device.
 
     Returns the program, and whether it was read from JAX's own compilation cache. `arguments` are
-    shapes and dtypes; results may take the memory of those at the positions `donated`. For `exact`
-    see `compiler_options`.
+    shapes and dtypes; results may take the memory of those at the positions `donated`. For the
+    others see `compiler_options`.
     """
     device = runtime.device
     platform = platform_of(device.platform)
     shapes = [jax.ShapeDtypeStruct(*argument) for argument in arguments]  # type: ignore[no-untyped-call]
     avals = [_on_device(aval, device) for aval in shapes]
-    options = compiler_options(platform, exact=exact, in_place=bool(donated))
+    options = compiler_options(
+        platform, exact=exact, in_place=bool(donated), has_loop_graphs=has_loop_graphs
+    )
     with client.as_programs(device):
         return _compiled(function, avals, donated, lambda _: options, runtime)
 

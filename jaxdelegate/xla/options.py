@@ -20,6 +20,11 @@ _GPU: Options = {
     "xla_gpu_experimental_force_split_k": 1,
 }
 
+_GPU_WITH_LOOPS: Options = {
+    "xla_gpu_enable_command_buffer": f"{_GPU['xla_gpu_enable_command_buffer']},WHILE,CONDITIONAL",
+    "xla_gpu_graph_min_graph_size": 1,  # what a condition or a branch launches, too
+}
+
 _TPU_IN_PLACE: Options = {
     # An array that is copied to the core's memory, read there and copied back is used for half of
     # the bytes copied, which is enough by default (0.5). If all must be used, an array that a
@@ -36,7 +41,12 @@ def platform_of(name: str) -> str:
 
 
 def compiler_options(
-    platform: str, *, exact: bool, in_place: bool = False, is_direct: bool = False
+    platform: str,
+    *,
+    exact: bool,
+    in_place: bool = False,
+    is_direct: bool = False,
+    has_loop_graphs: bool = False,
 ) -> Options:
     """Options by the names of XLA's flags, without those that the user sets in XLA_FLAGS.
 
@@ -47,10 +57,11 @@ def compiler_options(
         exact: whether all products of the program have float32 factors.
         in_place: whether the program updates arrays in place.
         is_direct: whether direct calls can run it (jaxdelegate/thunks).
+        has_loop_graphs: whether a GPU's graphs take in loops and branches.
     """
     by_platform = {
         "cpu": _cpu_options(exact=exact, is_direct=is_direct),
-        "gpu": _GPU,
+        "gpu": {**_GPU, **(_GPU_WITH_LOOPS if has_loop_graphs else {})},
         "tpu": _TPU_IN_PLACE if in_place else {},
     }
     options = by_platform.get(platform, {})

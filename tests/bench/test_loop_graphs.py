@@ -1,0 +1,68 @@
+"""The decode loop of a language model for an absent H100: what is in CUDA graphs."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxdelegate.options import GPU_LOOPS
+
+HAS_PLUGIN = any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_PLUGIN, reason="jax's CUDA plugin is not installed"),
+]
+BENCH = Path(__file__).parents[2] / "bench"
+# The bundle's path, the slots, a folder for what XLA writes.
+CHILD = """
+import json, sys
+from pathlib import Path
+import absent_device, hlo_text
+import compile_language_models as c
+from jaxdelegate.bundles.bundle import open_bundle
+from jaxdelegate.lm.language_model import LanguageModel
+
+path, slots, dumps = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+device = absent_device.gpu(Path(c.__file__).with_name("h100.txtpb"), dumps)
+models = dict(open_bundle(path).models)
+main = models.pop("prefill_decode")
+model = LanguageModel(main, path, models, {"platform": "cpu"}, None, ":nocache")
+c.compiled(model, device, slots, "float16")
+(thunks,) = dumps.glob("*decode_decode*.thunk_sequence_after_thunk_passes.txt")
+print(json.dumps(hlo_text.captured(thunks.read_text())))
+"""
+
+
+def captured(folder: Path, slots: int, form: str) -> dict[str, Any]:
+    support = pytest.importorskip("tests.support.language_models")
+    path, dumps = folder / "model.litertlm", folder / form
+    path.write_bytes(support.language_bundle())
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    environment |= {GPU_LOOPS: form, "PYTHONPATH": f"{BENCH}:{BENCH.parent}"}
+    command = [sys.executable, "-c", CHILD, str(path), str(slots), str(dumps)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_run_is_one_graph(tmp_path: Path, slots: int) -> None:
+    plain, graph = (captured(tmp_path, slots, form) for form in ("host", "graph"))
+    assert (graph["captured"], graph["graphs"]) == (graph["launches"], 1)
+    assert graph["launches"] <= 1.05 * plain["launches"]
+    assert plain["captured"] < plain["launches"]  # conditions and what is before them
+
+
+def test_unrolled_steps_are_one_graph(tmp_path: Path) -> None:
+    """Four steps, and one: a graph of each body, which the host launches."""
+    plain, unrolled = (captured(tmp_path, 1, form) for form in ("host", "unrolled"))
+    left, of_plain = (found["launches"] - found["captured"] for found in (unrolled, plain))
+    assert left <= of_plain + 2  # the condition of the other loop, and what is between both
+    assert unrolled["graphs"] <= plain["graphs"] + 1
+    assert unrolled["captured"] > 2 * plain["captured"]
