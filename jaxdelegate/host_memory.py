@@ -1,8 +1,12 @@
 """Host memory: buffers that XLA reads without a copy, and views of them."""
 
 import bisect
+import contextlib
 import functools
+import logging
 import math
+import mmap
+import os
 import weakref
 from collections.abc import Iterable
 from types import ModuleType
@@ -10,6 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
+
+_LOGGER = logging.getLogger("jaxdelegate")
+_PINNED_BYTES = 1 << 16  # fewer are copied in less than a transfer takes to start
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -20,6 +27,46 @@ def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     raw = np.zeros(n + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + n].view(dtype).reshape(shape)
+
+
+class _Pages:
+    """Pages of zeros that a device reads directly, until no array shows them any more."""
+
+    _client: Any = None  # until it knows them
+
+    def __init__(self, size: int, client: Any) -> None:
+        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._address = np.frombuffer(self._memory, np.uint8).ctypes.data
+        self._process = os.getpid()
+        self.__array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (self._address, False),
+            "version": 3,
+        }
+        client.dma_map(self._address, size)
+        self._client = client
+
+    def __del__(self) -> None:
+        if self._client is not None and self._process == os.getpid():
+            with contextlib.suppress(RuntimeError):
+                self._client.dma_unmap(self._address)
+
+
+def pinned_zeros(shape: tuple[int, ...], dtype: np.dtype, client: Any) -> np.ndarray | None:
+    """A zeroed host buffer in pages of its own, which the device of a PJRT client reads directly.
+
+    None: the client cannot do that, or the buffer is so small that it would not matter.
+    """
+    n = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or n < _PINNED_BYTES or not hasattr(client, "dma_map"):
+        return None
+    try:
+        pages = _Pages(-(-n // mmap.PAGESIZE) * mmap.PAGESIZE, client)
+    except (RuntimeError, OSError) as error:
+        _LOGGER.info("an input's buffer cannot be pinned: %s", error)
+        return None
+    return np.asarray(pages)[:n].view(dtype).reshape(shape)
 
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
@@ -64,6 +111,23 @@ class Regions:
             bisect.bisect_left(self._starts, end) - 1
         )  # the last one that starts before its end
         return before >= 0 and self._ends[before] > start
+
+
+def request(values: Iterable[Any]) -> None:
+    """Let the copies of device arrays to the host follow what computes them, without waiting."""
+    arrays = [value for value in values if hasattr(value, "copy_to_host_async")]
+    if arrays:
+        with _client().on_purpose():
+            for array in arrays:
+                array.copy_to_host_async()
+
+
+def fetch(values: Iterable[Any]) -> None:
+    """Wait until jax has device arrays in host memory, too: the first wait is for all copies."""
+    arrays = [value for value in values if hasattr(value, "copy_to_host_async")]
+    request(arrays)
+    for array in arrays:
+        on_host(array)
 
 
 def on_host(value: Any) -> np.ndarray:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from jaxdelegate.errors import JaxDelegateError
     from jaxdelegate.model.records import Operator, Subgraph
-    from jaxdelegate.op_lowering.spec import Specs, TensorSpec
+    from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
     from jaxdelegate.options import DelegateOptions
     from jaxdelegate.passes.batch_slices import BatchSlices
     from jaxdelegate.report.delegation import DelegationReport
@@ -200,6 +200,10 @@ class SimpleDelegateKernel(abc.ABC):
     @abc.abstractmethod
     def eval(self, context: DelegateContext, node: DelegateParams) -> None:
         """Read `node.inputs` from the context, compute, and assign `node.outputs`."""
+
+    def input_buffer(self, shape: Shape, dtype: np.dtype) -> np.ndarray | None:  # noqa: ARG002
+        """Zeros in host memory that its device reads quickest; None: no memory is better."""
+        return None
 
     def shortcut(self) -> Shortcut | None:
         """A quicker `eval` for a host whose plan is this partition alone; None: not now."""

@@ -10,7 +10,8 @@ import numpy as np
 from jaxdelegate import memory_errors
 from jaxdelegate.cache.partition_key import tensors_of
 from jaxdelegate.compile.programs import GraphState
-from jaxdelegate.host_memory import aligned_zeros
+from jaxdelegate.host_memory import aligned_zeros, pinned_zeros
+from jaxdelegate.options import PINNED_INPUTS, is_on
 from jaxdelegate.pjrt.client import NeedsJaxError
 from jaxdelegate.program import Partition, Program
 from jaxdelegate.simple_delegate import (
@@ -24,7 +25,7 @@ from jaxdelegate.simple_delegate import (
 
 if TYPE_CHECKING:
     from jaxdelegate.compile.compiler import Compiler
-    from jaxdelegate.op_lowering.spec import TensorSpec
+    from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +109,12 @@ class JaxKernel(SimpleDelegateKernel):
         for index, value in self._constant_outputs:
             context.assign(index, value)
 
+    def input_buffer(self, shape: Shape, dtype: np.dtype) -> np.ndarray | None:
+        """Pinned memory on a GPU, if the switch is on."""
+        if not pins_inputs(self._compiler.platform):
+            return None
+        return pinned_zeros(shape, dtype, self._compiler.device.client)
+
     def shortcut(self) -> Shortcut | None:
         """A call of the program without XLA's runtime, if it has been found to be possible."""
         program = self._program
@@ -120,6 +127,11 @@ class JaxKernel(SimpleDelegateKernel):
         if self._program is None:
             return super().described(error)
         return memory_errors.of_program(error, self._compiler.platform, self._program)
+
+
+def pins_inputs(platform: str) -> bool:
+    """Whether inputs are in memory that the device reads itself: JAXDELEGATE_PINNED_INPUTS."""
+    return platform == "gpu" and is_on(PINNED_INPUTS)
 
 
 def _with_zeros(value: Any, spec: TensorSpec) -> np.ndarray:

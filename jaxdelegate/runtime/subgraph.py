@@ -17,13 +17,16 @@ from jaxdelegate.host_memory import (
     Regions,
     aligned_copy,
     aligned_zeros,
+    fetch,
     is_view,
     on_host,
+    request,
 )
 from jaxdelegate.model.records import Subgraph
 from jaxdelegate.model.source import Source
 from jaxdelegate.op_lowering.resources.reference import unassigned
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.options import EARLY_COPIES, is_on
 from jaxdelegate.passes.explicit_state import state_zero
 from jaxdelegate.passes.limits import Limits, Row, own_bytes
 from jaxdelegate.passes.propagation import Subgraphs, reads_and_writes
@@ -116,6 +119,7 @@ class SubgraphRunner:
         self._steps: list[Step] = []
         self._values: dict[int, Any] = {}
         self._pinned: dict[int, np.ndarray] = {}
+        self._copies_early = False  # results come to the host before `invoke` returns
         self._is_running = False  # a program may still read input buffers
         self._shortcut: _Shortcut | None = None
         self.views = HeldViews()  # they show pinned buffers
@@ -178,6 +182,8 @@ class SubgraphRunner:
         if self._prepare():
             self._check_memory()
         self._own = self._views_of_inputs()
+        is_elsewhere = any(not step.delegate.is_in_host_memory for step in self._partitions)
+        self._copies_early = is_elsewhere and is_on(EARLY_COPIES)
         self._released = self._last_reads()
         self._hold_tensors(is_resized=is_resized or not self._values)
         self.is_allocated = True
@@ -312,12 +318,24 @@ class SubgraphRunner:
             return self._initial[index]()
         spec = self._plan.specs[index]
         try:
-            value = aligned_zeros(spec.shape, spec.dtype)
+            value = self._input_buffer(index, spec)
+            value = aligned_zeros(spec.shape, spec.dtype) if value is None else value
         except MemoryError as error:
             raise InterpreterError(f"tensor {index} {spec.name!r}: {error}") from error
         if spec.is_variable:
             value[...] = state_zero(spec)
         return value
+
+    def _input_buffer(self, index: int, spec: TensorSpec) -> np.ndarray | None:
+        """A buffer for an input, of the first partition that reads it; None: it has none."""
+        if index not in self.subgraph.inputs or spec.is_variable:
+            return None
+        readers = [s for s in self._partitions if index in s.params.inputs]
+        return readers[0].kernel.input_buffer(spec.shape, spec.dtype) if readers else None
+
+    @property
+    def _partitions(self) -> list[PartitionStep]:
+        return [step for step in self._steps if isinstance(step, PartitionStep)]
 
     def value(self, index: int) -> Any:
         """A tensor's value where it is; None if it was not computed yet, or was released.
@@ -492,6 +510,8 @@ class SubgraphRunner:
 
     def _await(self) -> None:
         try:
+            if self._copies_early:
+                fetch(map(self._values.get, self.subgraph.outputs))
             for index in self._awaited():
                 wait = getattr(self._values.get(index), "block_until_ready", None)
                 if wait is not None:
@@ -519,8 +539,7 @@ class SubgraphRunner:
         """
         tensors = self.subgraph.tensors
         values = {i: self.value(i) for i in self.subgraph.outputs}
-        for value in values.values():
-            getattr(value, "copy_to_host_async", bool)()
+        request(values.values())
 
         def wait() -> tuple[np.ndarray, ...]:
             try:
