@@ -4,6 +4,7 @@
         [--platform=gpu] [--networks=mobilenet_v2,resnet50] [--batches=1,128]
         [--columns=float16,float32,integer,float_view] [--rounds=30] [--seconds=5]
         [--notests] [--select=EXPRESSION] [--jobs=6] [--clients=1,16,64] [--bundle=FILE]
+        [--noswitches]
 
 It needs the repository, jaxdelegate installed with its extra for CUDA, and pytest, but no network
 and no files: networks are built in memory with random weights (tests/support/). Other engines take
@@ -14,7 +15,8 @@ It runs `pytest -m gpu`, then bench/compare.py for each network, batch and dtype
 process: engines are checked before they are timed, and rounds are interleaved. PyTorch's
 max-autotune, which compiles for minutes, and torch.compile without CUDA graphs come last. Before
 them bench/serve_language_models.py measures 1, 16 and 64 clients of a server with a language model,
-a small one with random weights or `--bundle`; this has not run on a GPU yet. `--out`
+a small one with random weights or `--bundle`, and bench/gpu_switches.py each switch of docs/gpu.md
+on and off, to recommend its default; both have not run on a GPU yet. `--out`
 gets a JSON line for each; the table (.md) and, where matplotlib is installed, the plot (.png) are
 written next to it. Run it again to continue: what has a line is not measured again. The exit status
 is 1 if a test failed, one of our engines did not run, or a client got a wrong text.
@@ -57,6 +59,7 @@ flags.DEFINE_float("timeout", 600.0, "Seconds that one process may take.", 1.0)
 flags.DEFINE_bool("tests", True, "Run tests/gpu first.")
 flags.DEFINE_string("select", None, "Only these tests: pytest's -k.")
 flags.DEFINE_list("clients", ["1", "16", "64"], "Of the server, at once; empty: no server.")
+flags.DEFINE_bool("switches", True, "Measure the switches of docs/gpu.md on and off.")
 flags.DEFINE_string("bundle", None, "A .litertlm for the server; unset: one of random weights.")
 flags.DEFINE_integer("jobs", 6, "Processes for the tests, if pytest-xdist is installed.", 1)
 
@@ -221,6 +224,14 @@ def run_server(platform: str, clients: Sequence[str], out: Path) -> None:
     append({"bench": "serve_language_models", "refused": refused}, str(out), echo=False)
 
 
+def run_switches(platform: str, out: Path) -> None:
+    """Append the records of bench/gpu_switches.py, which has a process for each switch."""
+    command = [sys.executable, str(Path(__file__).with_name("gpu_switches.py")), f"--out={out}"]
+    command += [f"--platform={platform}", f"--rounds={FLAGS.rounds}", f"--timeout={FLAGS.timeout}"]
+    command += [f"--bundle={FLAGS.bundle}"] if FLAGS.bundle else []
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+
+
 def random_bundle() -> bytes:
     """A language model of one wide attention layer; an ImportError without the extra `lm`."""
     models = importlib.import_module("tests.support.language_models")
@@ -272,6 +283,8 @@ def main(_argv: list[str]) -> None:
     has_served = any(r["bench"] == "serve_language_models" for r in lines(out))
     if any(FLAGS.clients) and not has_served:
         run_server(FLAGS.platform, FLAGS.clients, out)
+    if FLAGS.switches and not any(r["bench"] == "gpu_switches" for r in lines(out)):
+        run_switches(FLAGS.platform, out)
     with tempfile.TemporaryDirectory() as folder:
         graphs = built(Path(folder), FLAGS.networks)
         matrix = pending(cases(graphs, wanted, batches, FLAGS.platform), out)

@@ -30,6 +30,7 @@ def table(records: Records) -> str:
         *(f"* {line}" for line in _machines(measured)),
         *(f"* {_tests(r)}" for r in _last_tests(records)),
         *(f"* {line}" for r in _served(records) for line in _server(r)),
+        *(f"* {_switch(r)}" for r in records if r["bench"] == "gpu_switches"),
         "",
         "Medians of interleaved rounds. A peer is another engine on the same kind of device, with",
         "arrays in the same place; XNNPACK is on the CPU, with all its cores.",
@@ -179,6 +180,16 @@ def _server(r: Mapping[str, Any]) -> list[str]:
     each = ", ".join(f"{rate:,.0f} ({n.removeprefix('clients_')})" for n, rate in rates.items())
     wrong = f"{r['wrong'][OURS]} wrong texts"
     return [f"{r['bundle']} served, {r['compute_dtype']}: tokens/s (clients): {each}; {wrong}"]
+
+
+def _switch(r: Mapping[str, Any]) -> str:
+    """What a switch changed, and the default that it deserves here."""
+    advice = f"recommended: {r['variable']}={r['recommended']}"
+    if "refused" in r:
+        return f"{r['switch']} did not run ({r['refused']}); {advice}"
+    off, on = (each["median"] for each in r["ms"].values())
+    equal = "equal results" if r["equal"] else "other results"
+    return f"{r['switch']}: {off:.3f} ms without, {on:.3f} with it, {equal}; {advice}"
 
 
 def _tests(r: Mapping[str, Any]) -> str:

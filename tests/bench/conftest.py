@@ -14,6 +14,7 @@ PLAIN = (
     "device_gates",
     "device_peaks",
     "engines",
+    "gpu_switches",
     "harness",
     "hlo_text",
     "http_clients",

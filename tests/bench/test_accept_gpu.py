@@ -30,7 +30,7 @@ def test_a_dry_run_on_a_cpu_measures_and_goes_on(tmp_path: Path) -> None:
     bundle.write_bytes(language_bundle(model=language_model(capacity=512)))
     arguments = ["--platform=cpu", "--networks=small_bert", "--batches=2", "--columns=float32"]
     arguments += ["--rounds=3", "--select=masked_attention and float32", "--jobs=1"]
-    arguments += ["--clients=1,3", f"--bundle={bundle}"]
+    arguments += ["--clients=1,3", f"--bundle={bundle}", "--noswitches"]
     done = accept(out, *arguments)
     assert done.returncode == 0, done.stderr
     tests, served, line = (json.loads(text) for text in out.read_text().splitlines())

@@ -17,34 +17,16 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not HAS_PLUGIN, reason="jax's CUDA plugin is not installed"),
 ]
-BENCH = Path(__file__).parents[2] / "bench"
-# The bundle's path, the slots, a folder for what XLA writes.
-CHILD = """
-import json, sys
-from pathlib import Path
-import absent_device, hlo_text
-import compile_language_models as c
-from jaxdelegate.bundles.bundle import open_bundle
-from jaxdelegate.lm.language_model import LanguageModel
-
-path, slots, dumps = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-device = absent_device.gpu(Path(c.__file__).with_name("h100.txtpb"), dumps)
-models = dict(open_bundle(path).models)
-main = models.pop("prefill_decode")
-model = LanguageModel(main, path, models, {"platform": "cpu"}, None, ":nocache")
-c.compiled(model, device, slots, "float16")
-(thunks,) = dumps.glob("*decode_decode*.thunk_sequence_after_thunk_passes.txt")
-print(json.dumps(hlo_text.captured(thunks.read_text())))
-"""
+SCRIPT = Path(__file__).parents[2] / "bench" / "compile_language_models.py"
 
 
 def captured(folder: Path, slots: int, form: str) -> dict[str, Any]:
+    """What graphs have of the program, as `JAXDELEGATE_GPU_LOOPS` shapes it."""
     support = pytest.importorskip("tests.support.language_models")
-    path, dumps = folder / "model.litertlm", folder / form
+    path = folder / "model.litertlm"
     path.write_bytes(support.language_bundle())
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    environment |= {GPU_LOOPS: form, "PYTHONPATH": f"{BENCH}:{BENCH.parent}"}
-    command = [sys.executable, "-c", CHILD, str(path), str(slots), str(dumps)]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {GPU_LOOPS: form}
+    command = [sys.executable, str(SCRIPT), str(path), "--device=gpu", f"--slots={slots}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
