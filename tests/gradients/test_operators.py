@@ -86,7 +86,7 @@ CALLING = [
     "fused_layer_norm",
 ]
 # Rewrites create them only for kernels that `Model.function` does not use.
-KERNELS_ONLY = ["fused_attention", "fused_convolution", "fused_decode_attention"]
+KERNELS_ONLY = [f"fused_{n}" for n in ("attention", "convolution", "decode_attention", "products")]
 
 
 def underived() -> list[str]:
