@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
 from jaxdelegate import lm
 from jaxdelegate.compile.compiler import Compiler
+from jaxdelegate.lm import language_model
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.op_lowering.fused import decode_attention_triton
 from jaxdelegate.op_lowering.rule import KernelSet
@@ -38,7 +40,9 @@ def use(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     monkeypatch.setattr(Compiler, "context", property(lambda self: changed(context(self))))
 
 
-def check(path: Path, max_batch: int, monkeypatch: pytest.MonkeyPatch) -> Kernels:
+def check(
+    path: Path, max_batch: int, monkeypatch: pytest.MonkeyPatch, atol: float = 1e-5
+) -> Kernels:
     """Answers with the kernel are those of XLA's operators; returns the kernels' forms."""
     use(monkeypatch, kernels=KernelSet())
     want = completions(path, max_batch)
@@ -55,7 +59,7 @@ def check(path: Path, max_batch: int, monkeypatch: pytest.MonkeyPatch) -> Kernel
     for got, wanted in zip(completions(path, max_batch), want, strict=True):
         assert got.token_ids == wanted.token_ids
         scores = [np.array(each.log_probabilities) for each in (got, wanted)]
-        np.testing.assert_allclose(*scores, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(*scores, rtol=0, atol=atol)
     return found
 
 
@@ -93,3 +97,22 @@ def test_a_ring_of_entries(max_batch: int, tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "model.litertlm"
     path.write_bytes(language_bundle(model=windowed_model(), sections=[executor_metadata()]))
     assert {form.length for form in check(path, max_batch, monkeypatch)} == {16, 64}
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [(np.float16, 2e-3), (ml_dtypes.bfloat16, 1.6e-2)])
+def test_caches_in_half_precision(
+    dtype: Any, atol: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_model, "cache_dtype", lambda _compiler: np.dtype(dtype))
+    dtypes, called = set(), decode_attention_triton.decode_attention
+
+    def noted(form: decode_attention_triton.Form, arrays: Any) -> Any:
+        results = called(form, arrays)
+        dtypes.update(array.dtype for array in (arrays["keys"], arrays["values"], *results[1:]))
+        return results
+
+    monkeypatch.setattr(decode_attention_triton, "decode_attention", noted)
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=decoder(FAMILIES["qwen3"])))
+    assert check(path, 3, monkeypatch, atol)
+    assert dtypes == {np.dtype(dtype)}
