@@ -4,7 +4,8 @@ import collections
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from jaxdelegate.lm.shared_prefixes import Share, SharedPrefixes
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.optional import is_failure
 from jaxdelegate.text import printable
+
+T = TypeVar("T")
 
 _LONGEST_S = 0.05  # between two runs whose tokens someone waits for
 _LONGEST_CONSTRAINED_S = 0.005  # a constrained request has one token in each: it waits for others
@@ -83,12 +86,6 @@ class Pace:
 def _new_paces() -> dict[bool, Pace]:
     """By whether a request has a constraint."""
     return {False: Pace(_LONGEST_S), True: Pace(_LONGEST_CONSTRAINED_S)}
-
-
-@dataclasses.dataclass
-class _Run:
-    steps: int  # the most
-    has_run: bool = False
 
 
 class Scheduler:
@@ -192,20 +189,16 @@ class Scheduler:
         while self.prefill() and not (self._is_streamed or self.is_held):
             pass
         is_constrained = any(r.request.constraint for r in self._running.values())
-        with self._paced(self._score_paces[is_constrained]) as run:
-            run.has_run = self.score(run.steps)
-        with self._paced(self._paces[is_constrained]) as run:
-            changed = self.decode(run.steps)
-            run.has_run = bool(changed)
-        return changed
+        self._timed(self._score_paces[is_constrained], self.score)
+        return self._timed(self._paces[is_constrained], self.decode)
 
-    @contextlib.contextmanager
-    def _paced(self, pace: Pace) -> Iterator["_Run"]:
-        run = _Run(pace.steps if self._is_streamed else MAX_DECODE_STEPS)
+    def _timed(self, pace: Pace, run: Callable[[int], T]) -> T:
+        """Run as many steps as a pace says; where answers are not streamed, the most."""
         begin = time.monotonic()
-        yield run
-        if run.has_run:
+        found = run(pace.steps if self._is_streamed else MAX_DECODE_STEPS)
+        if found:
             pace.took(time.monotonic() - begin)
+        return found
 
     # ---- prefill
 

@@ -168,11 +168,11 @@ def test_a_prompt_without_an_answer_may_fill_the_context(
     full = [1, *[70 + n % 30 for n in range(runner.graph.limit - 1)]]
     scheduler = scheduler_of(runner)
     request = Request(full, 0, SamplingParams(), prompt_top=prompt_top)
-    other = Request(SHORT, 20, SamplingParams())
-    active, beside = finished(scheduler, request, other)
+    short = Request(SHORT, 20, SamplingParams())
+    active, other = finished(scheduler, request, short)
     assert active.finish_reason == "length"
     assert len(active.prompt_scores) == (0 if prompt_top is None else len(full) - 1)
-    assert len(beside.tokens) == 20
+    assert len(other.tokens) == 20
     with pytest.raises(GenerationError, match="before an answer"):
         scheduler.join(Request(full, 1, SamplingParams(), prompt_top=1))
 
