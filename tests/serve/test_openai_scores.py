@@ -1,5 +1,6 @@
 """Log probabilities of answers and prompts in OpenAI's and vLLM's forms."""
 
+import concurrent.futures
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def completion(served: Served, **body: Any) -> Any:
 
 
 def check_object(logprobs: Mapping[str, Any], top: int) -> None:
-    """The most likely tokens, the chosen one's score among them or beside them."""
+    """The most likely tokens, the chosen one's score among them or next to them."""
     places = zip(
         logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
     )
@@ -207,8 +208,27 @@ def test_prompt_logprobs_of_a_chat(served: Served) -> None:
     assert scores == pytest.approx(choice["logprobs"]["token_logprobs"][1:], abs=1e-4)
 
 
+def test_clients_at_once_get_what_they_get_alone(served: Served) -> None:
+    """Prompts are scored together, in turn with answers, in caches of several lengths."""
+    bodies: list[dict[str, Any]] = [
+        {"prompt": "x" * 70, "max_tokens": 0, "logprobs": 1, "echo": True},
+        {"prompt": PROMPT, "max_tokens": 40, "logprobs": 1},
+        {"prompt": PROMPT * 5, "max_tokens": 9, "logprobs": 2, "echo": True},
+        {"prompt": "y", "max_tokens": 60, "logprobs": 0},
+        {"prompt": "z" * 30, "max_tokens": 1, "logprobs": 20, "echo": True},
+    ]
+    alone = [completion(served, **body)[0] for body in bodies]
+    with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
+        together = [*pool.map(lambda body: completion(served, **body)[0], bodies)]
+    for one, other in zip(alone, together, strict=True):
+        assert one["text"] == other["text"]
+        scores = (choice["logprobs"]["token_logprobs"] for choice in (one, other))
+        first, second = ([score for score in some if score is not None] for some in scores)
+        assert first == pytest.approx(second, abs=1e-4)
+
+
 def test_scores_of_a_request_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 2 * (len(ids_of(served, PROMPT)) + 6)
+    count = 2 * len(ids_of(served, PROMPT))
     monkeypatch.setattr(prompts, "_MOST_SCORES", count)
     body = {"prompt": PROMPT, "logprobs": 1, "echo": True, "max_tokens": 6}
     assert served.call(TEXT, body).status == 200

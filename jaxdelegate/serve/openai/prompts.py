@@ -38,7 +38,7 @@ from jaxdelegate.text import printable, shortened
 
 _MOST_REASON = 1000  # characters of an error, which may have the whole grammar
 
-_MOST_SCORES = 1 << 19  # in a response
+_MOST_SCORES = 1 << 19  # of prompts in a response
 
 
 class Prompts:
@@ -87,18 +87,16 @@ class Prompts:
             _check_below(ids, most, param)
 
     def _check_scores(self) -> None:
-        """All scores of a request are in memory until its response is sent."""
-        asked, limit, count = self.request, self.request.ends.max_tokens, 0
-        for ids in self._prompts:
-            room = self.model.max_model_len - len(ids)
-            answer = room if limit is None else min(limit, room)
-            count += answer * (1 + asked.top) * asked.has_scores
-            count += 0 if asked.scored_top is None else len(ids) * (1 + asked.scored_top)
-        if count * asked.n > _MOST_SCORES:
+        """The scores of a request's prompts are in memory until its response is sent."""
+        asked, top = self.request, self.request.scored_top
+        if top is None:
+            return
+        count = asked.n * sum(map(len, self._prompts)) * (1 + top)
+        if count > _MOST_SCORES:
             raise ApiError(
-                f"expected at most {_MOST_SCORES} log probabilities in a response, got a request "
-                f"for {count * asked.n}: lower it, n or max_tokens, or send several requests",
-                param="logprobs" if asked.has_scores else "prompt_logprobs",
+                f"expected at most {_MOST_SCORES} log probabilities of prompts, got a request for "
+                f"{count}: lower it or n, or send several requests",
+                param="logprobs" if asked.prompt_top is None else "prompt_logprobs",
             )
 
     def _check_count(self) -> None:

@@ -129,7 +129,7 @@ class Form(abc.ABC):
             self._prompt_scores[delta.index] = delta.prompt_scores
 
     def _prompt_logprobs(self, index: int) -> dict[str, Any]:
-        """The field of that name, if it was asked for."""
+        """The field of that name, if it is requested."""
         if not self._prompts or self._prompts[index].top is None:
             return {}
         scores = self._prompt_scores.get(index, ())

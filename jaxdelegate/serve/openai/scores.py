@@ -124,7 +124,7 @@ class PromptForm:
         ]
 
     def logprobs(self, scores: Sequence[TokenScore]) -> list[dict[str, Any] | None] | None:
-        """VLLM's `prompt_logprobs`: of each token but the first; None: they were not asked for."""
+        """The field of that name, as in vLLM: of each token but the first; None: not requested."""
         if self.top is None:
             return None
         pairs = zip(self.ids[1:], scores, strict=True)
