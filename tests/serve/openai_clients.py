@@ -5,7 +5,9 @@ Importing this module imports none of them.
 """
 
 import copy
+import functools
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +15,7 @@ import pytest
 
 from tests.support.language_models import SPECIAL
 
-FEATURES = ("chat", "stream", "tools", "structured", "embeddings", "scores")
+FEATURES = ("chat", "stream", "tools", "streamed_calls", "structured", "embeddings", "scores")
 SAID = "Hello"
 MOST = 48  # tokens of an answer
 TEXTS = ["abc", "a longer one"]
@@ -36,7 +38,8 @@ _SHORT: dict[str, Any] = {**_OPTIONS, "max_tokens": MOST}
 _LONG: dict[str, Any] = {**_OPTIONS, "max_tokens": 200}
 _NAMED = {"type": "function", "function": {"name": "weather"}}
 
-Called = tuple[str, Any, str]  # a function's name, its arguments, and the answer to its result
+Called = tuple[str, Any]  # a function's name and its arguments
+Used = tuple[str, Any, str]  # and the answer to its result
 
 
 def city_model() -> Any:
@@ -71,7 +74,7 @@ class OpenAI:
         chunks = self._create(stream=True, stream_options={"include_usage": True})
         return [c.choices[0].delta.content or "" for c in chunks if c.choices]
 
-    def tools(self) -> Called:
+    def tools(self) -> Used:
         options = {**_LONG, "tools": [TOOL]}
         message = self._create(**options, tool_choice=_NAMED).choices[0].message
         (call,) = message.tool_calls
@@ -79,6 +82,15 @@ class OpenAI:
         answer = self._create(**options, tool_choice="none", messages=[*MESSAGES, message, result])
         function = call.function
         return function.name, json.loads(function.arguments), answer.choices[0].message.content
+
+    def streamed_calls(self) -> Sequence[Called]:
+        tools = [{"type": "function", "function": {**WEATHER, "strict": True}}]
+        options = {"tools": tools, "tool_choice": _NAMED, **_LONG}
+        with self.client.chat.completions.stream(messages=MESSAGES, **options) as stream:
+            for _ in stream:
+                pass
+            calls = stream.get_final_completion().choices[0].message.tool_calls
+        return [(call.function.name, json.loads(call.function.arguments)) for call in calls]
 
     def structured(self) -> Any:
         found = self.client.chat.completions.parse(
@@ -112,7 +124,7 @@ class OpenAIResponses(OpenAI):
             e.delta for e in self._create(stream=True) if e.type == "response.output_text.delta"
         ]
 
-    def tools(self) -> Called:
+    def tools(self) -> Used:
         options = {"tools": [{"type": "function", **WEATHER}], "max_output_tokens": 200}
         choice = {"type": "function", "name": "weather"}
         found = self._create(**options, tool_choice=choice)
@@ -121,6 +133,16 @@ class OpenAIResponses(OpenAI):
         items = [*MESSAGES, *found.output, result]
         answer = self._create(**options, tool_choice="none", input=items)
         return call.name, json.loads(call.arguments), answer.output_text
+
+    def streamed_calls(self) -> Sequence[Called]:
+        choice = {"type": "function", "name": "weather"}
+        tools = [{"type": "function", **WEATHER, "strict": True}]
+        options = {"tools": tools, "tool_choice": choice, "max_output_tokens": 200, **_OPTIONS}
+        with self.client.responses.stream(input=SAID, **options) as stream:
+            for _ in stream:
+                pass
+            calls = stream.get_final_response().output
+        return [(call.name, json.loads(call.arguments)) for call in calls]
 
     def structured(self) -> Any:
         found = self.client.responses.parse(
@@ -152,7 +174,7 @@ class LangChain:
     def stream(self) -> Sequence[str]:
         return [str(chunk.text) for chunk in self._model().stream(SAID)]
 
-    def tools(self) -> Called:
+    def tools(self) -> Used:
         messages = imported("langchain_core.messages", "langchain-core")
         bound = self._model(max_tokens=200).bind_tools([TOOL], tool_choice="weather")
         said = messages.HumanMessage(SAID)
@@ -161,6 +183,11 @@ class LangChain:
         result = messages.ToolMessage(RESULT, tool_call_id=call["id"])
         unbound = self._model(max_tokens=200).bind_tools([TOOL], tool_choice="none")
         return call["name"], call["args"], unbound.invoke([said, message, result]).text
+
+    def streamed_calls(self) -> Sequence[Called]:
+        bound = self._model(max_tokens=200).bind_tools([TOOL], tool_choice="weather")
+        whole = functools.reduce(operator.add, bound.stream(SAID))
+        return [(call["name"], call["args"]) for call in whole.tool_calls]
 
     def structured(self) -> Any:
         """By the schema, and by a function."""
@@ -217,14 +244,26 @@ class LlamaIndex:
     def stream(self) -> Sequence[str]:
         return [part.delta or "" for part in self._model().stream_chat(self._messages())]
 
-    def tools(self) -> Called:
+    def _tool(self) -> Any:
         pydantic = pytest.importorskip("pydantic")
 
         def weather(city: Literal["Rome", "Oslo"], days: int = pydantic.Field(ge=0, le=9)) -> str:
             """The weather."""
             return f"{city}, {days}: {RESULT}"
 
-        tool = self.core.tools.FunctionTool.from_defaults(weather)
+        return self.core.tools.FunctionTool.from_defaults(weather)
+
+    def streamed_calls(self) -> Sequence[Called]:
+        model = self._model(200)
+        parts = model.stream_chat_with_tools(
+            [self._tool()], chat_history=self._messages(), tool_required=True
+        )
+        *_, last = parts
+        calls = model.get_tool_calls_from_response(last)
+        return [(call.tool_name, call.tool_kwargs) for call in calls]
+
+    def tools(self) -> Used:
+        tool = self._tool()
         model = self._model(200)
         answer = model.chat_with_tools([tool], chat_history=self._messages(), tool_required=True)
         (call,) = model.get_tool_calls_from_response(answer)
@@ -280,7 +319,7 @@ class LiteLLM:
     def stream(self) -> Sequence[str]:
         return [chunk.choices[0].delta.content or "" for chunk in self._create(stream=True)]
 
-    def tools(self) -> Called:
+    def tools(self) -> Used:
         tools = copy.deepcopy([TOOL])  # it changes them
         options = {"tool_choice": _NAMED, "logit_bias": self._bias, "max_tokens": 200}
         message = self._create(tools=tools, **options).choices[0].message
@@ -290,6 +329,13 @@ class LiteLLM:
         answer = self._create(tools=tools, tool_choice="none", messages=messages)
         function = call.function
         return function.name, json.loads(function.arguments), answer.choices[0].message.content
+
+    def streamed_calls(self) -> Sequence[Called]:
+        options = {"tool_choice": _NAMED, "logit_bias": self._bias, "max_tokens": 200}
+        chunks = [*self._create(tools=copy.deepcopy([TOOL]), stream=True, **options)]
+        whole = self.module.stream_chunk_builder(chunks, messages=MESSAGES)
+        calls = whole.choices[0].message.tool_calls
+        return [(call.function.name, json.loads(call.function.arguments)) for call in calls]
 
     def structured(self) -> Any:
         found = self._create(response_format=city_model(), max_tokens=200)
@@ -309,7 +355,7 @@ class LiteLLMVllm(LiteLLM):
     """litellm, as the provider hosted_vllm."""
 
     provider = "hosted_vllm"
-    # It takes additionalProperties out of schemas, so the tiny model would add some without end.
+    # It takes additionalProperties out of schemas, so the tiny model would add many.
     _bias: ClassVar[Mapping[int, int]] = {COMMA: -100}
 
 
@@ -330,7 +376,7 @@ class LiteLLMResponses(LiteLLM):
             e.delta for e in self._create(stream=True) if e.type == "response.output_text.delta"
         ]
 
-    def tools(self) -> Called:
+    def tools(self) -> Used:
         options = {"tools": [{"type": "function", **WEATHER}], "max_output_tokens": 200}
         choice = {"type": "function", "name": "weather"}
         found = self._create(**options, tool_choice=choice)
@@ -339,6 +385,12 @@ class LiteLLMResponses(LiteLLM):
         items = [*MESSAGES, call.model_dump(), result]
         answer = self._create(**options, tool_choice="none", input=items)
         return call.name, json.loads(call.arguments), answer.output_text
+
+    def streamed_calls(self) -> Sequence[Called]:
+        choice = {"type": "function", "name": "weather"}
+        options = {"tools": [{"type": "function", **WEATHER}], "max_output_tokens": 200}
+        *_, last = self._create(stream=True, tool_choice=choice, **options)
+        return [(call.name, json.loads(call.arguments)) for call in last.response.output]
 
     def structured(self) -> Any:
         found = self._create(text_format=city_model(), max_output_tokens=200)

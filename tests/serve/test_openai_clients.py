@@ -51,6 +51,12 @@ def check_tools(_served: Served, found: tuple[str, Any, str]) -> None:
     assert answer
 
 
+def check_streamed_calls(_served: Served, found: list[tuple[str, Any]]) -> None:
+    ((name, arguments),) = found
+    assert name == "weather"
+    check_structured(_served, arguments)
+
+
 def check_structured(_served: Served, found: Any) -> None:
     assert found["city"] in ("Rome", "Oslo")
     assert found["days"] in range(10)

@@ -64,7 +64,7 @@ def events_of(body: bytes) -> list[Any]:
 
 
 def test_items_become_messages() -> None:
-    parts = [{"type": "input_text", "text": "Hel"}, {"type": "input_text", "text": "lo"}]
+    parts = [{"type": "input_text", "text": "He"}, {"type": "input_text", "text": "llo"}]
     messages = read(
         instructions="Be brief.",
         input=[
@@ -322,7 +322,7 @@ def without_ids(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_an_answer_that_is_cut_is_incomplete() -> None:
-    whole = form().whole(deltas("<think>hm</think>Hel", 2, "length"))
+    whole = form().whole(deltas("<think>hm</think>Hi", 2, "length"))
     assert [item["status"] for item in whole["output"]] == ["completed", "incomplete"]
     assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
 
