@@ -1,12 +1,12 @@
 """Seconds of the first request of each kind to `jaxdelegate serve` with a bundle.
 
     NPROC=2 python bench/first_requests.py model.litertlm [--slots=8] [--answer_tokens=8]
-        [--out=FILE]
+        [--kinds=json,long] [--out=FILE]
 
 `first_start` has no stored programs: each request is sent when the server is warm. `second_start`
 has those of the first: a server is started for each kind, and the request is sent as soon as it is
-ready. `again` is the time of the same request once more. Prompts have few tokens, but those of
-`long`, which is left out if the bundle has no longer caches.
+ready. `again` is the time of the same request once more. Prompts have few tokens, but that of
+`long` needs longer caches than the shortest ones, if the bundle has any.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from text_clients import NAME
 FLAGS = flags.FLAGS
 flags.DEFINE_integer("slots", 8, "--max_batch_size.", 1)
 flags.DEFINE_integer("answer_tokens", 8, "The most tokens of an answer.", 1)
+flags.DEFINE_list("kinds", [], "Of requests; none: all.")
 flags.DEFINE_string("out", None, "A file to append the JSON line to.")
 
 _TIMEOUT_S = 600.0
@@ -56,7 +57,8 @@ def kinds() -> dict[str, tuple[str, dict[str, Any]]]:
         "long": {"messages": [{"role": "user", "content": " a 1" * (_LONG // 4)}]},
     }
     found = {name: (_CHAT, {**chat, **fields}) for name, fields in more.items()}
-    return {**found, "embeddings": ("/v1/embeddings", {"input": "Hello"})}
+    found["embeddings"] = "/v1/embeddings", {"input": "Hello"}
+    return {name: found[name] for name in FLAGS.kinds or found}
 
 
 @dataclasses.dataclass

@@ -40,7 +40,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Of a server that cannot compile any more."""
+    """The port of a server that cannot compile any more."""
     folder, lines = tmp_path_factory.mktemp("warm"), queue.Queue[str]()
     path = folder / "tiny.litertlm"
     model = language_model(capacity=512, prefill=(64,))
