@@ -54,8 +54,8 @@ class SharedPrefixes:
     def join(self, request: Request, free: Iterable[int]) -> tuple[int, int]:
         """Choose a slot for a request; returns it, and how many of the tokens its cache has.
 
-        It is one that has the whole prompt, or nothing else but its beginning; if there is none,
-        the first free one, because others can still continue what the rest have.
+        It is one that has the whole prompt, or nothing else but its beginning. Otherwise it is the
+        first free one: later prompts may continue what the others have.
         """
         had = {slot: self._had(slot, request) for slot in free}
         whole = [slot for slot, count in had.items() if count and self._is_kept(slot, count)]

@@ -193,10 +193,10 @@ def test_owners_take_nothing_of_each_other(engine: lm.Engine, ran: list[ProgramS
     assert [active.reused for active in joined] == [0, 0, len(SYSTEM) + 4]
     assert sum(spec.kind == "copy" for spec in ran) == 1
     ran.clear()
-    stranger = scheduler.join(request([*SYSTEM, *USERS[0]], owner=None))
-    finish(scheduler, stranger)
-    assert (stranger.reused, tokens_read(ran, engine)) == (0, 8 * STEP)
-    check(engine, *joined, stranger)
+    another = scheduler.join(request([*SYSTEM, *USERS[0]], owner=None))
+    finish(scheduler, another)
+    assert (another.reused, tokens_read(ran, engine)) == (0, 8 * STEP)
+    check(engine, *joined, another)
 
 
 def test_a_source_that_leaves(engine: lm.Engine, ran: list[ProgramSpec]) -> None:
@@ -214,19 +214,19 @@ def test_a_source_that_leaves(engine: lm.Engine, ran: list[ProgramSpec]) -> None
     check(engine, *joined[1:])
 
 
-def test_a_source_whose_slot_another_takes(engine: lm.Engine) -> None:
+def test_a_source_whose_slot_is_taken(engine: lm.Engine) -> None:
     scheduler = engine.new_scheduler(3)
     first = scheduler.join(request([*SYSTEM, *USERS[0]]))
     finish(scheduler, first)
     busy = [scheduler.join(request([n, n], 200)) for n in (60, 61)]
     assert {active.slot for active in busy} == {1, 2}  # those that were never used
     finish(scheduler, busy[0])
-    stranger = scheduler.join(request([*USERS[3] * 30], 6, owner="x"))
-    assert stranger.slot == first.slot  # used least recently
+    another = scheduler.join(request([*USERS[3] * 30], 6, owner="x"))
+    assert another.slot == first.slot  # used least recently
     second = scheduler.join(request([*SYSTEM, *USERS[1]]))
-    finish(scheduler, stranger, second, busy[1])
+    finish(scheduler, another, second, busy[1])
     assert second.reused == 0
-    check(engine, stranger, second, *busy)
+    check(engine, another, second, *busy)
 
 
 def test_slots_that_were_used_before(engine: lm.Engine) -> None:
