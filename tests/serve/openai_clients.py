@@ -291,8 +291,9 @@ class LlamaIndex:
         return rows
 
     def scores(self) -> Sequence[float]:
-        found = self._model(logprobs=True).chat(self._messages())
-        return [token.logprob for token in found.raw.choices[0].logprobs.content]
+        """The most likely token of each place is the chosen one at temperature 0."""
+        found = self._model(logprobs=True, top_logprobs=1).chat(self._messages())
+        return [token.logprob for (token,) in found.logprobs]
 
 
 class LiteLLM:

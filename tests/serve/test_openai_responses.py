@@ -166,14 +166,13 @@ TOOLS_SHOWN = [
 
 def test_an_answer_is_that_of_a_chat(served: Served) -> None:
     system = {"role": "system", "content": "Be brief."}
-    chat = {"messages": [system, *HELLO], "max_tokens": 12, "temperature": 0, "logprobs": True}
+    chat = {"messages": [system, *HELLO], "max_tokens": 12, "temperature": 0}
     expected = served.call(CHAT, chat).json
     asked = {
         "input": "Hello",
         "instructions": "Be brief.",
         "max_output_tokens": 12,
         "temperature": 0,
-        "include": ["message.output_text.logprobs"],
         "metadata": {"a": "b"},
     }
     found = served.call(PATH, asked).json
@@ -182,7 +181,7 @@ def test_an_answer_is_that_of_a_chat(served: Served) -> None:
     assert (item["type"], item["role"]) == ("message", "assistant")
     (content,) = item["content"]
     assert content["text"] == choice["message"]["content"]
-    assert content["logprobs"] == choice["logprobs"]["content"]
+    assert content["logprobs"] == []
     is_cut = choice["finish_reason"] == "length"
     assert found["status"] == item["status"] == ("incomplete" if is_cut else "completed")
     assert found["incomplete_details"] == ({"reason": "max_output_tokens"} if is_cut else None)
@@ -192,6 +191,21 @@ def test_an_answer_is_that_of_a_chat(served: Served) -> None:
     assert usage["input_tokens_details"]["cached_tokens"] == other["prompt_tokens"] - 1
     assert found["instructions"] == "Be brief."
     assert (found["store"], found["metadata"], found["model"]) == (False, {"a": "b"}, "tiny")
+
+
+def test_scores_are_those_of_chats(served: Served) -> None:
+    """But bytes that are unknown are an empty list, as the API has no null there."""
+    chat = {"messages": HELLO, "max_tokens": 48, "temperature": 0}
+    expected = served.call(CHAT, {**chat, "logprobs": True, "top_logprobs": 20}).json
+    asked = {"input": "Hello", "max_output_tokens": 48, "temperature": 0, "top_logprobs": 20}
+    found = served.call(PATH, {**asked, "include": ["message.output_text.logprobs"]}).json
+    tokens = expected["choices"][0]["logprobs"]["content"]
+    entries = [entry for token in tokens for entry in (token, *token["top_logprobs"])]
+    assert any(entry["bytes"] is None for entry in entries)
+    for entry in entries:
+        entry["bytes"] = entry["bytes"] or []
+    assert found["output"][0]["content"][0]["logprobs"] == tokens
+    assert found["top_logprobs"] == 20
 
 
 def test_a_stream_ends_with_the_whole_response(served: Served) -> None:
@@ -374,7 +388,7 @@ def test_a_stream_that_fails() -> None:
         ({"background": True}, "background", "nothing is stored"),
         ({"truncation": "auto"}, "truncation", "not cut"),
         ({"include": ["x"]}, "include[0]", "one of message.output_text.logprobs"),
-        ({"top_logprobs": 3}, "top_logprobs", "only the chosen tokens"),
+        ({"top_logprobs": 3}, "top_logprobs", "expected only with message.output_text"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "runs no tools itself"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "1 to 64 letters"),
         ({"tool_choice": "required"}, "tool_choice", "only with tools"),

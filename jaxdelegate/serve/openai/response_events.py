@@ -113,7 +113,8 @@ class ResponseForm:
         self._pieces.append(piece)
         more = {}
         if field == "content":
-            scores = self._scores.chat(self._unread)["content"] if self._scores else []
+            read = self._scores.chat(self._unread)["content"] if self._scores else []
+            scores = [_score(entry) for entry in read]
             self._part["logprobs"] += scores
             self._unread.clear()
             more["logprobs"] = scores
@@ -208,6 +209,12 @@ def _items(field: str) -> tuple[dict[str, Any], dict[str, Any]]:
         return item, {"type": "reasoning_text", "text": ""}
     item = {"id": _identity("msg"), "type": "message", "role": "assistant", **common}
     return item, {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+
+
+def _score(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A log probability of a chat; here the bytes are a list also where they are unknown."""
+    others = [{**other, "bytes": other["bytes"] or []} for other in entry["top_logprobs"]]
+    return {**entry, "bytes": entry["bytes"] or [], "top_logprobs": others}
 
 
 def _identity(prefix: str) -> str:

@@ -34,8 +34,8 @@ _TEXT = Kind(
     lambda v: v in ("input_text", "output_text", "text", "refusal", "reasoning_text"),
 )
 _OF_CHATS = {"add_generation_prompt", "continue_final_message", "logprobs", "messages", "n"}
-_OF_CHATS |= {"max_completion_tokens", "max_tokens", "response_format", "stream_options"}
-_OF_CHATS |= {"prompt_logprobs"}
+_OF_CHATS |= {"max_completion_tokens", "max_tokens", "prompt_logprobs", "response_format"}
+_OF_CHATS |= {"stream_options"}
 _FIELDS: Mapping[str, Kind] = {
     **{name: kind for name, kind in requests.CHAT.items() if name not in _OF_CHATS},
     "include": Kind("a list", lambda v: isinstance(v, list)),
@@ -74,6 +74,9 @@ def response_request(body: Buffer) -> requests.TextRequest:
     included = [
         _INCLUDED.checked(name, f"include[{i}]") for i, name in enumerate(fields.get("include", ()))
     ]
+    top, has_scores = fields.get("top_logprobs", 0), _SCORES in included
+    if top and not has_scores:
+        raise ApiError(f"expected only with {_SCORES} in include", param="top_logprobs")
     asked = {**fields, **_as_in_chats(fields)}
     messages_read = _messages(fields)
     try:
@@ -81,8 +84,8 @@ def response_request(body: Buffer) -> requests.TextRequest:
             asked,
             fields.get("max_output_tokens"),
             chat=messages.chat_of(messages_read, asked),
-            has_scores=_SCORES in included,
-            top=fields.get("top_logprobs", 0),
+            has_scores=has_scores,
+            top=top,
             echo=_echo(fields),
             ignored=ignored,
         )
