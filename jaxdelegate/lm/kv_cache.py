@@ -17,6 +17,8 @@ from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.program_spec import Array, cache_arrays
 from jaxdelegate.pjrt.client import Runtime
 
+_BLOCK = 32
+
 
 class KVCache:
     """The cache entries of the sequences in some slots.
@@ -157,6 +159,9 @@ class KVCache:
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many elements at the beginning are equal."""
-    pairs = zip(a, b, strict=False)
-    return next((n for n, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
+    """How many elements at the beginning are equal. Lists are compared in blocks."""
+    count, most = 0, min(len(a), len(b))
+    while count < most and a[count : count + _BLOCK] == b[count : count + _BLOCK]:
+        count += _BLOCK
+    pairs = zip(a[count:], b[count:], strict=False)
+    return min(most, count + next((n for n, (x, y) in enumerate(pairs) if x != y), most))

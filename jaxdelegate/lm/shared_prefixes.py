@@ -152,6 +152,8 @@ class SharedPrefixes:
         entries = max(len(cache.ids(slot)) - 1, 0)
         counts = [(cache.reusable(slot, min(source.common, entries)), 0)]
         for step in self._prefilling.get(slot, ()) if is_later else ():
+            if counts[-1][0] == source.common:
+                break
             wait, entries = wait + step.length, len(step.ids) - 1
             counts.append((cache.reusable(slot, min(source.common, entries), entries), wait))
         return counts

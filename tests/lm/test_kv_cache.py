@@ -14,7 +14,7 @@ from jaxdelegate import lm
 from jaxdelegate.errors import DeviceMemoryError
 from jaxdelegate.lm import cache_memory
 from jaxdelegate.lm.graph import LanguageGraph
-from jaxdelegate.lm.kv_cache import KVCache
+from jaxdelegate.lm.kv_cache import KVCache, common_length
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.program_spec import Array, ProgramSpec, host_inputs, host_outputs
@@ -45,6 +45,14 @@ def test_a_new_prompt_reuses_the_common_prefix(model: LanguageModel) -> None:
     assert cache.prefix(0, [5, 6]) == 1  # the last token of a prompt is processed again
     cache.hold(0, [5, 6, 9, 8], 2)
     assert cache.ids(0) == [5, 6, 9]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_the_common_beginning(kind: type) -> None:
+    ids = [*range(100)]
+    for count in (0, 1, 31, 32, 33, 64, 99, 100):
+        for other in (ids[:count], [*ids[:count], -1], [*ids[:count], -1, *ids[count + 1 :]]):
+            assert common_length(ids, kind(other)) == common_length(kind(other), ids) == count
 
 
 def test_a_full_sequence_gives_its_last_entry_up(model: LanguageModel) -> None:
