@@ -4,12 +4,13 @@ import collections
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.program_spec import ProgramSpec
 
+Work = ProgramSpec | Callable[[], object]
 _OPTIONAL = "others"  # a kind of programs
 _LOGGER = logging.getLogger("jaxdelegate")
 
@@ -28,11 +29,11 @@ class BackgroundCompiler:
         self._model = model
         self._lock = threading.Lock()
         self._specs = collections.deque[ProgramSpec]()  # the first one is compiled now, or next
-        self._warming = collections.deque[tuple[str, ProgramSpec]]()  # while no request waits
+        self._warming = collections.deque[tuple[str, Work]]()  # while no request waits
         self._seconds = dict[str, float]()  # that these took
         self._is_warm = threading.Event()
-        self._errors: dict[ProgramSpec, Exception] = {}
-        self._optional: set[ProgramSpec] = set()
+        self._errors: dict[Work, Exception] = {}
+        self._optional: set[Work] = set()
         self._thread: threading.Thread | None = None
 
     def has(self, specs: Iterable[ProgramSpec]) -> bool:
@@ -66,12 +67,18 @@ class BackgroundCompiler:
                 self._add(missing)
         return not missing
 
-    def warm(self, programs: Iterable[tuple[str, ProgramSpec]]) -> None:
-        """Compile programs before requests need them, each with the kind of these requests."""
+    def warm(self, works: Iterable[tuple[str, Work]]) -> None:
+        """Compile programs before requests need them, each with the kind of these requests.
+
+        In between functions may do what else takes long.
+        """
         with self._lock:
-            missing = [(kind, spec) for kind, spec in programs if not self._model.has_program(spec)]
+            missing = [(kind, work) for kind, work in works if not self._has(work)]
             self._warming += missing
             self._start() if missing else self._is_warm.set()
+
+    def _has(self, work: Work) -> bool:
+        return not callable(work) and self._model.has_program(work)
 
     def is_planned(self, spec: ProgramSpec) -> bool:
         """Whether `warm` will compile a program."""
@@ -121,20 +128,23 @@ class BackgroundCompiler:
 
     def _work(self) -> None:
         while (found := self._next()) is not None:
-            kind, spec = found
+            kind, work = found
             begin = time.monotonic()
             try:
-                self._model.prepare(spec, is_optional=spec in self._optional)
+                if callable(work):
+                    work()
+                else:
+                    self._model.prepare(work, is_optional=work in self._optional)
             except Exception as error:
-                self._fail(kind, spec, error)
+                self._fail(kind, work, error)
             with self._lock:
                 if kind is None:
                     self._specs.popleft()
                 elif self._warming:  # it is not closed
                     self._count(kind, time.monotonic() - begin)
 
-    def _next(self) -> tuple[str | None, ProgramSpec] | None:
-        """The next program, and its kind if no request waits for it; None: the thread ends."""
+    def _next(self) -> tuple[str | None, Work] | None:
+        """The next one, and its kind if no request waits for it; None: the thread ends."""
         with self._lock:
             if self._specs:
                 return None, self._specs[0]
@@ -149,11 +159,11 @@ class BackgroundCompiler:
         if not self._warming:
             self._is_warm.set()
 
-    def _fail(self, kind: str | None, spec: ProgramSpec, error: Exception) -> None:
-        if spec in self._optional:
+    def _fail(self, kind: str | None, work: Work, error: Exception) -> None:
+        if work in self._optional:
             _LOGGER.warning("answers to one request at a time take longer: %s", error)
         elif kind is None:  # it is that of who needs it
             with self._lock:
-                self._errors[spec] = error
+                self._errors[work] = error
         elif not isinstance(error, LengthError):  # no request will need that
-            _LOGGER.warning("a program is not compiled before requests need it: %s", error)
+            _LOGGER.warning("what requests need is not compiled before they come: %s", error)

@@ -73,6 +73,17 @@ def test_what_is_in_memory_is_warm() -> None:
     assert warmed(model).wait_until_warm(0) == {}
 
 
+def test_functions_between_programs() -> None:
+    model = Recorder()
+    model.allowed.release(9)
+    compiler = BackgroundCompiler(model)
+    works = ("json", "a"), ("json", lambda: model.done.append("function")), ("long", "b")
+    compiler.warm(works)  # type: ignore[arg-type]
+    assert compiler.wait_until_warm(60) is not None
+    assert model.done == ["a", "function", "b"]
+    compiler.close()
+
+
 def test_an_error_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
     model = Recorder()
     model.errors = {"a": RuntimeError("no memory"), "b": LengthError()}
@@ -81,7 +92,7 @@ def test_an_error_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> N
     assert compiler.wait_until_warm(60) is not None
     assert model.done == ["c"]
     (record,) = caplog.records
-    assert record.getMessage().endswith("before requests need it: no memory")
+    assert record.getMessage().endswith("before they come: no memory")
     compiler.close()
 
 

@@ -1,5 +1,6 @@
 """A served bundle of a language model: its engine, and the worker that generates."""
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -7,6 +8,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.configs import RepetitionPenaltyConfig, SamplerConfig
 from jaxdelegate.lm.constraints import Constraint, Grammar
 from jaxdelegate.lm.engine import Engine
@@ -17,7 +19,6 @@ from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
-from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.lm.warm_up import warm_programs
 from jaxdelegate.serve.clients import Client
@@ -198,10 +199,16 @@ class LanguageModel(TextModel):
         """Compile in the background what other requests need."""
         kinds, runner = self.settings.warm, engine.new_runner(self.settings.max_batch_size)
         declared = engine.text.sampling_params().variant(self.vocabulary)
-        if "json" in kinds:  # a process starts, which takes as long as compiling
-            in_thread(lambda: engine.text.constraint(Grammar.json({})))
-        self._compiler.warm(warm_programs(runner, declared, kinds))
+        programs = warm_programs(runner, declared, kinds)
+        first = next((i for i, (kind, _) in enumerate(programs) if kind == "json"), len(programs))
+        grammar = [("json", self._read_grammar)] if "json" in kinds else []
+        self._compiler.warm([*programs[:first], *grammar, *programs[first:]])
         self.worker.when_warm = self._when_warm
+
+    def _read_grammar(self) -> None:
+        """Start the process that checks grammars, and let llguidance read the tokenizer."""
+        with contextlib.suppress(OptionError):  # the first request gets that error
+            self.engine.text.constraint(Grammar.json({}))
 
     def _when_warm(self, timeout_s: float) -> str | None:
         seconds = self._compiler.wait_until_warm(timeout_s)
