@@ -77,8 +77,8 @@ class SharedPrefixes:
         return count == len(self._runner.ids(slot)) - 1
 
     def _is_owned(self, slot: int, request: Request) -> bool:
-        last = self._requests[slot]
-        return last is not None and last.owner == request.owner
+        last = self._requests[slot]  # None: the runner had its entries before
+        return (None if last is None else last.owner) == request.owner
 
     def end(self, slot: int) -> None:
         """The request of a slot has ended: if it was not prefilled, others wait for it in vain."""
