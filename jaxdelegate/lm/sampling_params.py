@@ -19,6 +19,7 @@ _DEFAULT_P = 0.95
 _ALL = 0xFFFFFFFF
 _MOST_SORTED = 256
 _USUAL_K = 64
+_NO_WORDS = np.zeros(0, np.uint32)
 LARGE = np.float32(1e9)  # subtracted from the logits of forbidden tokens
 
 
@@ -150,7 +151,7 @@ class SamplingParams:
             temperature=np.float32(1 if s.temperature is None else s.temperature),
             seed=np.uint32((s.seed or 0) & 0xFFFFFFFF),
             suppressed=suppressed,
-            late=bits(self.late, vocabulary if variant.has_logits_processors else 0),
+            late=bits(self.late, vocabulary) if variant.has_logits_processors else _NO_WORDS,
             min_tokens=np.int32(self.min_tokens),
             penalties=np.asarray(
                 [
@@ -167,10 +168,11 @@ class SamplingParams:
 
 
 def bits(tokens: Sequence[int], vocabulary: int) -> np.ndarray:
-    """A bit for each token, uint32 [words]: 1 for these."""
+    """A bit for each token, uint32 [words]: 1 for these; a bundle may declare others."""
     array = np.zeros(words(vocabulary), np.uint32)
     for token in tokens:
-        array[token // 32] |= np.uint32(1 << token % 32)
+        if 0 <= token < vocabulary:
+            array[token // 32] |= np.uint32(1 << token % 32)
     return array
 
 

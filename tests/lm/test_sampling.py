@@ -185,9 +185,18 @@ def test_min_p_leaves_out_what_is_unlikely(k: int, logits: np.ndarray) -> None:
 
 def test_late_tokens_are_not_chosen_early(logits: np.ndarray) -> None:
     order = np.argsort(-logits).tolist()
-    params = SamplingParams(late=(order[0], order[1]), min_tokens=3)
+    params = SamplingParams(late=(order[0], order[1], 10**6), min_tokens=3)
     tokens = [chosen(params, logits, [30] * n)[0] for n in range(5)]
     assert tokens == [order[2]] * 3 + [order[0]] * 2
+
+
+def test_parameters_that_a_program_does_not_read() -> None:
+    """Those of a slot that rests, while others run a program without logits processors."""
+    params = SamplingParams(
+        suppressed=SuppressTokensConfig([3]), bias=((4, 1.0),), late=(5,), min_tokens=2
+    )
+    arrays = params.arrays(SamplingParams().variant(VOCABULARY), VOCABULARY)
+    assert arrays.suppressed.shape == arrays.late.shape == (0,)
 
 
 def test_all_tokens_in_a_process_with_64_bits(logits: np.ndarray) -> None:

@@ -145,6 +145,14 @@ def test_ends_of_the_bundle(served: Served) -> None:
     assert ended(ignore_eos=True) == (6, "length")
 
 
+def test_ends_of_one_request_leave_others_alone(served: Served) -> None:
+    """It rests in its slot while the others run other programs."""
+    expected = ids_of(served)
+    for more in ({"ignore_eos": True}, {"min_tokens": 2}, {"logit_bias": {"5": 1}}):
+        ids_of(served, **more)
+        assert ids_of(served) == expected
+
+
 def test_special_tokens_have_a_text_unless_they_are_skipped(served: Served) -> None:
     mark = SPECIAL.index("<|im_start|>")
     body = {"prompt": "Hello", "temperature": 0, "max_tokens": 3, "logit_bias": {str(mark): 100}}
