@@ -96,7 +96,8 @@ def test_a_ring_of_entries(max_batch: int, tmp_path: Path, monkeypatch: pytest.M
     """Later tokens overwrite earlier ones."""
     path = tmp_path / "model.litertlm"
     path.write_bytes(language_bundle(model=windowed_model(), sections=[executor_metadata()]))
-    assert {form.length for form in check(path, max_batch, monkeypatch)} == {16, 64}
+    # This model amplifies rounding: XLA's operators and the CPU's kernels differ by 4e-5, too.
+    assert {form.length for form in check(path, max_batch, monkeypatch, 4e-5)} == {16, 64}
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(np.float16, 2e-3), (ml_dtypes.bfloat16, 1.6e-2)])
