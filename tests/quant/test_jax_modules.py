@@ -235,7 +235,16 @@ def test_every_function_of_both_is_tried() -> None:
     elsewhere = {"quantize", "dequantize", "fake_quantize"}  # test_affine.py
     helpers = {"high_mul_in_halves", "multiply_in_halves", "unsigned_high_mul"}  # test_halves.py
     helpers |= {"times_real_in_halves", "add_and_clamp"}
-    helpers |= {"as_float32", "wide", "wrap", "dtype_of", "saturate", "product", "quotient"}
+    helpers |= {
+        "as_float32",
+        "wide",
+        "wrap",
+        "dtype_of",
+        "saturate",
+        "product",
+        "quotient",
+        "rounded",
+    }
     helpers |= {"quantize_by"}  # test_quantization_aware.py
     helpers |= {"rescale_steps"}  # test_short_forms.py
     for module, traced in COUNTERPARTS.items():
