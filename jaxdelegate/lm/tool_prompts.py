@@ -72,25 +72,20 @@ def _single_results(message: JsonMessage) -> Iterator[JsonMessage]:
     if not results:
         yield message
     for part in results:
-        result = part.get("response")
-        text = (
-            result
-            if isinstance(result, str)
-            else json.dumps(result, ensure_ascii=False, default=str)
-        )
+        text = part.get("response")
+        if not isinstance(text, str):
+            text = json.dumps(text, ensure_ascii=False, default=str)
         yield {**_said("tool", text), "name": part.get("name", "")}
 
 
 def _with_text(messages: Sequence[JsonMessage], role: str, text: str) -> list[JsonMessage]:
-    """Messages with a text before what the first one of a role says, if that is the first one."""
-    first = messages[0]
-    if first["role"] == role:
-        return [_said(role, f"{text}\n\n{text_of(first)}"), *messages[1:]]
-    if role == "system":
+    """Messages with a text before what a role says first; the system's is the first message."""
+    places = range(1) if role == "system" else range(len(messages))
+    place = next((i for i in places if messages[i]["role"] == role), None)
+    if place is None:
         return [_said(role, text), *messages]
-    place = next((i for i, m in enumerate(messages) if m["role"] == role), 0)
-    before = messages[:place]
-    return [*before, _said(role, f"{text}\n\n{text_of(messages[place])}"), *messages[place + 1 :]]
+    said = _said(role, f"{text}\n\n{text_of(messages[place])}")
+    return [*messages[:place], said, *messages[place + 1 :]]
 
 
 def _said(role: str, text: str) -> dict[str, Any]:

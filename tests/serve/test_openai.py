@@ -903,7 +903,9 @@ def test_a_schema_that_is_too_complex_on_the_way(served: Served) -> None:
     schema = {"type": "string", "pattern": f"^{parts}$"}
     found = served.call(CHAT, {"messages": HELLO, "response_format": matching(schema)})
     assert found.status == 400
-    assert "change the schema, on which llguidance gave up" in found.error["message"]
+    assert (
+        "response_format: change the schema, on which llguidance gave up" in found.error["message"]
+    )
 
 
 @pytest.mark.usefixtures("has_llguidance")

@@ -51,6 +51,7 @@ class Job:
     sent: int = 0  # tokens that the stream got
     has_begun: bool = False  # a delta was delivered
     running: ActiveRequest | None = None
+    grammar_field: str = ""  # of the request, which says what the answer matches
 
 
 class TextBatcher(Worker):
@@ -208,7 +209,7 @@ class TextBatcher(Worker):
         assert running is not None
         if running.refusal is not None:
             problem = f"change the schema, on which llguidance gave up: {running.refusal}"
-            self._fail_one(job, RequestError(f"response_format: {problem}"))
+            self._fail_one(job, RequestError(f"{job.grammar_field}: {problem}"))
             return
         if running.error is not None:
             self._fail_one(job, running.error)

@@ -95,7 +95,9 @@ class LanguageModel(TextModel):
             prompt_top=asked.scored_top,
         )
         text = TextStream(self.engine.tokenizer, ids, skips_special=asked.hides_special)
-        return Job(number, client, request, StoppedStream(text, ends.stops, ends.has_stop))
+        stream = StoppedStream(text, ends.stops, ends.has_stop)
+        field = asked.grammar_field or "tools"
+        return Job(number, client, request, stream, grammar_field=field)
 
     def tool_renderer(self, chat: Chat) -> ToolRenderer:
         """Makes the text of a chat's messages, and of its tools."""
