@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -115,6 +116,7 @@ class ModelRunner:
         self.specs = ProgramSpecs(model.graph, slots, stops, model.platform)
         self.least_length = 0
         self._slots = [_Slot() for _ in range(slots)]
+        self._stacked: tuple[Variant, list[Request], SamplingArrays] | None = None
 
     @property
     def slots(self) -> int:
@@ -288,11 +290,23 @@ class ModelRunner:
         }
 
     def _sampling(self, variant: Variant, allowed: Mapping[int, np.ndarray]) -> SamplingArrays:
-        vocabulary = self.graph.vocabulary
-        rows = [slot.request.params.arrays(variant, vocabulary) for slot in self._slots]
-        sampling = SamplingArrays(*map(np.stack, zip(*rows, strict=True)))
+        sampling = self._stacked_sampling(variant)
+        if allowed:
+            sampling = sampling._replace(allowed=sampling.allowed.copy())
         for slot, words in allowed.items():
             sampling.allowed[slot] = words
+        return sampling
+
+    def _stacked_sampling(self, variant: Variant) -> SamplingArrays:
+        """Those of all slots, kept as long as the slots have the same requests."""
+        requests = [slot.request for slot in self._slots]
+        if self._stacked is not None:
+            last, before, sampling = self._stacked
+            if variant == last and all(map(operator.is_, requests, before)):
+                return sampling
+        rows = [request.params.arrays(variant, self.graph.vocabulary) for request in requests]
+        sampling = SamplingArrays(*map(np.stack, zip(*rows, strict=True)))
+        self._stacked = variant, requests, sampling
         return sampling
 
     def _slot_arrays(self, variant: Variant, active: Container[int]) -> SlotArrays:

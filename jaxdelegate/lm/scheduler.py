@@ -25,6 +25,7 @@ from jaxdelegate.text import printable
 T = TypeVar("T")
 
 _LONGEST_S = 0.05  # between two runs whose tokens someone waits for
+_MOST_GROWTH = 8  # of a run's steps at once: the last run may have ended early
 _LONGEST_CONSTRAINED_S = 0.005  # a constrained request has one token in each: it waits for others
 
 
@@ -66,7 +67,7 @@ class ActiveRequest:
 
 
 class Pace:
-    """How many decode steps a run has: one at first, then more.
+    """How many decode steps a run has: one at first, then as many as the time for a run allows.
 
     Longer runs cost less for each token, but those who join or read the text wait for them.
     """
@@ -77,10 +78,8 @@ class Pace:
 
     def took(self, seconds: float) -> None:
         """Choose the next number by the time that the last run took."""
-        if 2 * seconds < self._longest_s:
-            self.steps = min(2 * self.steps, MAX_DECODE_STEPS)
-        elif seconds > self._longest_s:
-            self.steps = max(self.steps // 2, 1)
+        fitting = int(self.steps * self._longest_s / max(seconds, 1e-9))
+        self.steps = max(1, min(fitting, _MOST_GROWTH * self.steps, MAX_DECODE_STEPS))
 
 
 def _new_paces() -> dict[bool, Pace]:
