@@ -11,7 +11,8 @@ those of the weights as the device has them, `table_mb` those of embedding table
 reads rows, and `caches_mb` those of all slots at their longest, in the dtype of the device's
 engine. `ratio` is `step_mb` to what a step has to read: weights and caches, without tables.
 `copies` are whole caches that the loop copies. For a GPU there are also `kernels` and their
-`kinds`, and `captured` of `launches` are in one of the `graphs` (CUDA graphs).
+`kinds`, `captured` of `launches` are in one of the `graphs` (CUDA graphs), and `loops` says how it
+runs loops (JAXDELEGATE_GPU_LOOPS).
 """
 
 import dataclasses
@@ -36,7 +37,7 @@ from jaxdelegate.lm.computation import Computation
 from jaxdelegate.lm.language_model import LanguageModel, cache_dtype
 from jaxdelegate.lm.program_spec import ProgramSpec, cache_arrays
 from jaxdelegate.lm.sampling_params import Variant
-from jaxdelegate.options import DelegateOptions
+from jaxdelegate.options import DelegateOptions, gpu_loops
 from jaxdelegate.pjrt import client
 from jaxdelegate.program import Program
 
@@ -96,7 +97,8 @@ def compiled(
 def launched(text: str, thunks: str) -> dict[str, Any]:
     found = hlo_text.kernels(text)
     kinds = hlo_text.counts(found)
-    return {"kernels": len(found), "kinds": kinds, **hlo_text.captured(thunks)}
+    own = {"kernels": len(found), "kinds": kinds, "loops": gpu_loops()}
+    return {**own, **hlo_text.captured(thunks)}
 
 
 def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, Any]:

@@ -124,6 +124,7 @@ BUNDLES = {
     "gemma3_wi4": Bundle("gemma3", WI4),
     "gemma3_embedder": Bundle("gemma3", WI8, options={"externalize_embedder": True}),
     "qwen3_wi8": Bundle("qwen3", WI8),
+    "qwen3_wi4": Bundle("qwen3", WI4),
     "qwen3_wi4_blocks": Bundle("qwen3", BLOCKS),
     "qwen3_float32": Bundle("qwen3", None),
     "qwen3_embedder": Bundle(
