@@ -1,6 +1,7 @@
 """Make .litertlm bundles of small language models, by litert-torch.
 
     python bench/make_language_models.py --out=bundles [--only=qwen3_wi8,llama_wi8] [--list]
+        [--rows=200]
 
 It needs an environment of its own: `pip install torch==2.13.0 litert-torch==0.10.0
 transformers==5.20.0`, with torch's build for CPUs. A bundle takes half a minute to three minutes;
@@ -11,6 +12,9 @@ Weights are random, so wide that each layer changes the next token. Then they ar
 `--train_steps` on sequences in which the last two words determine how likely the next ones are, so
 that the model prefers some tokens, as real ones do. Without training the two best logits are so
 close that the rounding of quantized activations decides between them in one of ten steps.
+
+`--rows` writes as many questions about those sequences to rows.jsonl, for evaluate_bundles.py: a
+context, three choices of how it goes on, which one is likeliest, and a longer `text` of that one.
 """
 
 import contextlib
@@ -35,6 +39,7 @@ flags.DEFINE_string("out", "bundles", "The folder for the bundles.")
 flags.DEFINE_list("only", None, "Names of bundles; all but the larger ones if not given.")
 flags.DEFINE_bool("list", False, "Print the names only.")
 flags.DEFINE_integer("train_steps", 300, "Of training; 0: random weights.", 0)
+flags.DEFINE_integer("rows", 0, "Questions for bench/evaluate_bundles.py.", 0)
 
 SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -42,6 +47,7 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 WORDS, LENGTH = 128, 64  # of the sequences for training
+CONTEXT, CONTINUATION, CHOICE = 32, 16, 3  # words of questions
 _ENGLISH = "the quick brown fox jumps over a lazy dog and runs into wood where user model assistant"
 
 
@@ -218,17 +224,41 @@ def export() -> Any:
     return module.export
 
 
-def sequences(random: torch.Generator, count: int) -> torch.Tensor:
-    """[count, LENGTH]: a word has three successors; the word before it ranks the last two."""
+def successors(before: torch.Tensor, last: torch.Tensor, rank: torch.Tensor) -> torch.Tensor:
+    """A word has three successors; the word before it ranks the first two."""
     fixed = torch.Generator().manual_seed(0)
     next_ = torch.stack([torch.randperm(WORDS, generator=fixed) for _ in range(3)])
     ranks = torch.tensor([[0, 1, 2], [1, 0, 2]])
+    return next_[ranks[before % 2, rank], last]
+
+
+def sequences(random: torch.Generator, count: int) -> torch.Tensor:
+    """[count, LENGTH]: tokens of words that follow each other as `successors` says."""
     chances = torch.tensor([0.7, 0.2, 0.1])
     found = [torch.randint(0, WORDS, (count,), generator=random) for _ in range(2)]
     while len(found) < LENGTH:
         drawn = torch.multinomial(chances, count, replacement=True, generator=random)
-        found.append(next_[ranks[found[-2] % 2, drawn], found[-1]])
+        found.append(successors(found[-2], found[-1], drawn))
     return torch.stack(found, 1) + len(SPECIAL)
+
+
+def questions(count: int) -> list[dict[str, Any]]:
+    """The choices begin with each of the three successors, the right one not always first."""
+    contexts = sequences(torch.Generator().manual_seed(2), count)[:, :CONTEXT] - len(SPECIAL)
+    own, found = words(WORDS), list[dict[str, Any]]()
+    for number, context in enumerate(contexts):
+        texts = []
+        for rank in range(3):
+            tokens = [*context]
+            for step in range(CONTINUATION):
+                place = torch.tensor(0 if step else rank)
+                tokens.append(successors(tokens[-2], tokens[-1], place))
+            texts.append([own[int(t)] for t in tokens[CONTEXT:]])
+        order = [(number + i) % 3 for i in range(3)]
+        row = {"context": " ".join(own[int(t)] for t in context)}
+        row["choices"] = [" ".join(texts[i][:CHOICE]) for i in order]
+        found.append({**row, "answer": order.index(0), "text": " ".join(texts[0])})
+    return found
 
 
 def train(model: torch.nn.Module, steps: int) -> None:
@@ -305,6 +335,9 @@ def main(arguments: list[str]) -> None:
         return
     folder = Path(FLAGS.out)
     folder.mkdir(parents=True, exist_ok=True)
+    if FLAGS.rows:
+        lines = map(json.dumps, questions(FLAGS.rows))
+        (folder / "rows.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as sources:
         for name in FLAGS.only or BUNDLES:
             path = folder / f"{name}.litertlm"
