@@ -7,8 +7,12 @@ names, arguments and results of that package, for text and tools.
 from jaxdelegate.lm.benchmark import Benchmark
 from jaxdelegate.lm.completions import BenchmarkInfo, Completion, Responses
 from jaxdelegate.lm.configs import (
+    ActivationDataType,
     Backend,
     ConstrainedDecodingConfig,
+    LiteRtLmConstraintProviderType,
+    LoraConfig,
+    LoraRankConfig,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     ResponseFormat,
@@ -21,20 +25,34 @@ from jaxdelegate.lm.embedding_engine import EmbeddingEngine
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.inputs import empty_caches, step_inputs
+from jaxdelegate.lm.interfaces import (
+    AbstractBenchmark,
+    AbstractConversation,
+    AbstractEngine,
+    AbstractSession,
+)
 from jaxdelegate.lm.logs import LogSeverity, set_min_log_severity
 from jaxdelegate.lm.messages import Content, Contents, Message, Role, ToolCall
+from jaxdelegate.lm.model_info import (
+    EmbeddingCapability,
+    LiteRtLmModality,
+    LiteRtLmModelType,
+    LlmCapability,
+    ModelInfo,
+    SupportedModalities,
+)
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_from_function
 from jaxdelegate.lm.unsupported import missing
 
-AbstractBenchmark, AbstractConversation = Benchmark, Conversation
-AbstractEngine, AbstractSession = Engine, Session
+ModelType = LiteRtLmModelType
 
 __all__ = [
     "AbstractBenchmark",
     "AbstractConversation",
     "AbstractEngine",
     "AbstractSession",
+    "ActivationDataType",
     "Backend",
     "Benchmark",
     "BenchmarkInfo",
@@ -43,13 +61,22 @@ __all__ = [
     "Content",
     "Contents",
     "Conversation",
+    "EmbeddingCapability",
     "EmbeddingEngine",
     "EmbeddingOptions",
     "EmbeddingResponse",
     "Engine",
     "InputOverflowStrategy",
+    "LiteRtLmConstraintProviderType",
+    "LiteRtLmModality",
+    "LiteRtLmModelType",
+    "LlmCapability",
     "LogSeverity",
+    "LoraConfig",
+    "LoraRankConfig",
     "Message",
+    "ModelInfo",
+    "ModelType",
     "NoRepeatNgramConfig",
     "RepetitionPenaltyConfig",
     "ResponseFormat",
@@ -57,6 +84,7 @@ __all__ = [
     "Role",
     "SamplerConfig",
     "Session",
+    "SupportedModalities",
     "SuppressTokensConfig",
     "ThinkingConfig",
     "Tool",

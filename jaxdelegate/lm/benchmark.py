@@ -12,8 +12,9 @@ from typing import Any
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.completions import BenchmarkInfo
-from jaxdelegate.lm.configs import Backend, SamplerConfig
+from jaxdelegate.lm.configs import ActivationDataType, SamplerConfig
 from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.interfaces import AbstractBenchmark, AnyBackend
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import Scheduler
@@ -21,13 +22,13 @@ from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.unsupported import refuse
 
 
-class Benchmark:
+class Benchmark(AbstractBenchmark):
     """Reads a prompt of some length, and generates tokens after it, whatever they are."""
 
     def __init__(
         self,
         model_path: str | os.PathLike[str],
-        backend: Backend | type[Backend] | None = None,
+        backend: AnyBackend = None,
         prefill_tokens: int = 256,
         decode_tokens: int = 256,
         max_num_tokens: int | None = None,
@@ -36,6 +37,7 @@ class Benchmark:
         prompt: str = "How are you",
         *,
         options: Mapping[str, Any] | None = None,
+        activation_data_type: ActivationDataType | None = None,
         **unsupported: Any,
     ) -> None:
         """Nothing is opened yet.
@@ -50,6 +52,7 @@ class Benchmark:
             enable_speculative_decoding: how many proposals are right depends on the prompt.
             prompt: cut or filled with zeros to `prefill_tokens`.
             options: of JaxDelegate.
+            activation_data_type: as in `Engine`.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Raises:
@@ -61,8 +64,18 @@ class Benchmark:
                 "prefill_tokens, decode_tokens: expected at least 1, got "
                 f"{prefill_tokens}, {decode_tokens}"
             )
-        self.prefill_tokens, self.decode_tokens = prefill_tokens, decode_tokens
-        self._prompt = prompt
+        super().__init__(
+            model_path=model_path,
+            backend=backend,
+            prefill_tokens=prefill_tokens,
+            decode_tokens=decode_tokens,
+            max_num_tokens=max_num_tokens,
+            cache_dir=cache_dir,
+            enable_speculative_decoding=enable_speculative_decoding,
+            prompt=prompt,
+            activation_data_type=activation_data_type,
+            **unsupported,
+        )
         self._open = functools.partial(
             Engine,
             model_path,
@@ -71,6 +84,7 @@ class Benchmark:
             options=options,
             cache_dir=cache_dir,
             enable_speculative_decoding=enable_speculative_decoding,
+            activation_data_type=activation_data_type,
         )
         self._init_seconds = 0.0
 
@@ -100,7 +114,7 @@ class Benchmark:
 
     def _measured(self, engine: Engine, count: int) -> BenchmarkInfo:
         runner = engine.new_runner(1, has_stops=False)
-        ids = engine.tokenize(self._prompt)[: self.prefill_tokens]
+        ids = engine.tokenize(self.prompt)[: self.prefill_tokens]
         ids += [0] * (self.prefill_tokens - len(ids))
         runner.cache.wait()
         began = time.perf_counter()

@@ -1,6 +1,7 @@
 """How an engine runs and how tokens are chosen: the configurations of `litert_lm`."""
 
 import dataclasses
+import enum
 import json
 import logging
 from collections.abc import Collection, Mapping
@@ -17,6 +18,7 @@ class Backend:
     CPU: ClassVar[type["CPU"]]
     GPU: ClassVar[type["GPU"]]
     TPU: ClassVar[type["TPU"]]
+    NPU: ClassVar[type["NPU"]]
 
     def get_name(self) -> str:
         """The platform: "cpu", "gpu" or "tpu"."""
@@ -46,7 +48,20 @@ class TPU(Backend):
     """The first TPU."""
 
 
-Backend.CPU, Backend.GPU, Backend.TPU = CPU, GPU, TPU
+@dataclasses.dataclass(frozen=True)
+class NPU(Backend):
+    """Not supported. An OptionError says so."""
+
+    litert_dispatch_lib_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        raise OptionError(
+            "Backend.NPU is not supported: bundles for NPUs contain their machine code; use "
+            "Backend.CPU(), Backend.GPU() or Backend.TPU() with a bundle for CPUs or GPUs"
+        )
+
+
+Backend.CPU, Backend.GPU, Backend.TPU, Backend.NPU = CPU, GPU, TPU, NPU
 BACKENDS: Mapping[str, type[Backend]] = {"cpu": CPU, "gpu": GPU, "tpu": TPU}
 
 
@@ -66,6 +81,73 @@ def with_backend(options: Mapping[str, Any], backend: Backend | None) -> dict[st
             backend.thread_count,
         )
     return {**options, "platform": backend.get_name()}
+
+
+class ActivationDataType(enum.IntEnum):
+    """In which numbers a model computes; the engine has FLOAT32 and FLOAT16."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    INT16 = 2
+    INT8 = 3
+
+    @classmethod
+    def from_str(cls, val: str) -> "ActivationDataType | None":
+        """The type of "fp32", "fp16", "int16" or "int8"; None: another text."""
+        return dict(zip(("fp32", "fp16", "int16", "int8"), cls, strict=True)).get(val.lower())
+
+
+def with_activations(options: Mapping[str, Any], kind: ActivationDataType | None) -> dict[str, Any]:
+    """JaxDelegate's options with the type of activations as `compute_dtype`.
+
+    Raises:
+        OptionError: it is an integer, or the options have another `compute_dtype`.
+    """
+    if kind is None:
+        return dict(options)
+    name = str(getattr(kind, "name", "")).lower()
+    if name not in ("float32", "float16"):
+        raise OptionError(
+            "activation_data_type: expected ActivationDataType.FLOAT32 or FLOAT16, or None, got "
+            f"{kind!r}"
+        )
+    if (other := options.get("compute_dtype", name)) != name:
+        raise OptionError(f"activation_data_type: {name} contradicts the compute_dtype {other!r}")
+    return {**options, "compute_dtype": name}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraRankConfig:
+    """The ranks of LoRA weights, which are not supported; None or 0: without LoRA.
+
+    Attributes:
+        lora_rank: of those for text.
+        audio_lora_rank: of those for sound.
+    """
+
+    lora_rank: int | None = None
+    audio_lora_rank: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.lora_rank or self.audio_lora_rank)
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Files of LoRA weights, which are not supported; None: without LoRA.
+
+    Attributes:
+        lora_path: of those for text.
+        audio_lora_path: of those for sound.
+    """
+
+    lora_path: str | None = None
+    audio_lora_path: str | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.lora_path or self.audio_lora_path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +291,13 @@ class ResponseFormat:
         return cls(cls.Type.REGEX, pattern)
 
 
+class LiteRtLmConstraintProviderType(enum.IntEnum):
+    """Packages that constrain answers."""
+
+    NONE = 0
+    LL_GUIDANCE = 1
+
+
 @dataclasses.dataclass(frozen=True)
 class ConstrainedDecodingConfig:
     """Whether calls of tools match their schemas.
@@ -219,7 +308,7 @@ class ConstrainedDecodingConfig:
     """
 
     enable: bool = True
-    provider: object = None
+    provider: LiteRtLmConstraintProviderType | None = None
 
 
 def output_limit(max_output_tokens: int | None) -> int | None:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.channels import ChannelReader, Found
@@ -26,7 +26,8 @@ from jaxdelegate.lm.configs import (
     output_limit,
 )
 from jaxdelegate.lm.constraints import Constraint, Grammar
-from jaxdelegate.lm.messages import Contents, Message, ToolCall, sent, stated
+from jaxdelegate.lm.interfaces import AbstractConversation
+from jaxdelegate.lm.messages import AnyMessage, Contents, Message, ToolCall, sent, stated
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.session import Answer
@@ -41,8 +42,6 @@ from jaxdelegate.lm.unsupported import refuse
 LOGGER = logging.getLogger("jaxdelegate")
 
 _REASONING = "reasoning_content"  # the key of LiteRT-LM and of many templates
-
-AnyMessage = str | Contents | Message | Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +79,14 @@ class _Asked(NamedTuple):
     grammar: Grammar | None
 
 
-class Conversation:
+class Conversation(AbstractConversation):
     """Messages in, messages out; `Engine.create_conversation` creates it.
 
     A conversation has caches of its own. Use it in one thread at a time; `cancel_process` may come
     from another one.
     """
 
-    lora_config = None  # of `litert_lm`, not supported
+    tools: list[Tool]
 
     def __init__(
         self,
@@ -98,6 +97,17 @@ class Conversation:
         init_seconds: float,
     ) -> None:
         """Use `Engine.create_conversation`."""
+        super().__init__(
+            tools=[*settings.tools.values()],
+            tool_event_handler=settings.tool_event_handler,
+            automatic_tool_calling=settings.automatic_tool_calling,
+            extra_context=settings.extra_context,
+            thinking_config=settings.thinking,
+            sampler_config=settings.sampler,
+            max_output_tokens=settings.max_output_tokens,
+            chat_template=settings.chat_template,
+        )
+        self.constrained_decoding_config = settings.constrained_decoding_config
         self._text, self._settings = text, settings
         template = (
             text.metadata.template if settings.chat_template is None else settings.chat_template
@@ -119,51 +129,6 @@ class Conversation:
     def messages(self) -> list[Message]:
         """All messages so far, those of `create_conversation` included."""
         return [Message.from_json(m) for m in (*self._preface, *self._history)]
-
-    @property
-    def chat_template(self) -> str | None:
-        """In Jinja; None: the bundle's."""
-        return self._settings.chat_template
-
-    @property
-    def extra_context(self) -> Mapping[str, Any]:
-        """The variables that the template gets."""
-        return self._settings.extra_context
-
-    @property
-    def thinking_config(self) -> ThinkingConfig | None:
-        """Whether the template asks the model to think."""
-        return self._settings.thinking
-
-    @property
-    def tools(self) -> list[Tool]:
-        """What the model may call."""
-        return [*self._settings.tools.values()]
-
-    @property
-    def tool_event_handler(self) -> ToolEventHandler | None:
-        """Sees calls and results of tools."""
-        return self._settings.tool_event_handler
-
-    @property
-    def automatic_tool_calling(self) -> bool:
-        """Whether the conversation calls tools itself."""
-        return self._settings.automatic_tool_calling
-
-    @property
-    def constrained_decoding_config(self) -> ConstrainedDecodingConfig | None:
-        """Whether calls match the schemas of their tools."""
-        return self._settings.constrained_decoding_config
-
-    @property
-    def sampler_config(self) -> SamplerConfig | None:
-        """How tokens are chosen; None: as the bundle says."""
-        return self._settings.sampler
-
-    @property
-    def max_output_tokens(self) -> int | None:
-        """The most tokens of an answer; None: as many as `Engine.max_num_tokens` leaves."""
-        return self._settings.max_output_tokens
 
     @property
     def token_count(self) -> int:
@@ -409,12 +374,6 @@ class Conversation:
         if self._runner is None:
             raise GenerationError("the conversation is closed")
         return self._runner
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _part(found: Found) -> Message:

@@ -37,6 +37,9 @@ class EmbeddingEngine:
     Any thread may use it.
     """
 
+    # Of `litert_lm`, not supported.
+    vision_backend = audio_backend = vision_tokens_per_image = None
+
     def __init__(
         self,
         model_path: str | os.PathLike[str],

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
     BACKENDS,
+    ActivationDataType,
     Backend,
     ConstrainedDecodingConfig,
     NoRepeatNgramConfig,
@@ -26,12 +27,14 @@ from jaxdelegate.lm.configs import (
     ThinkingConfig,
     instance,
     output_limit,
+    with_activations,
     with_backend,
 )
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.generation import generate, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
+from jaxdelegate.lm.interfaces import AbstractEngine
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.places import Attention, declared_attention
@@ -49,7 +52,7 @@ from jaxdelegate.text import printable
 _PART = "prefill_decode"
 
 
-class Engine:
+class Engine(AbstractEngine):
     """A bundle's language model, ready to generate text.
 
     ```python
@@ -64,9 +67,8 @@ class Engine:
     thread may create them.
     """
 
-    # Of `litert_lm`, not supported.
-    max_num_images = vision_backend = audio_backend = None
-    activation_data_type = lora_rank_config = None
+    backend: Backend
+    max_num_tokens: int  # of a prompt and its answer, at most
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Engine:
         max_batch: int = 8,
         options: Mapping[str, Any] | None = None,
         enable_speculative_decoding: bool | None = None,
+        activation_data_type: ActivationDataType | None = None,
         **unsupported: Any,
     ) -> None:
         """Open a bundle. Programs are compiled when they are first needed.
@@ -97,6 +100,7 @@ class Engine:
             options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
                 which the model checks at once; only rounding can change answers. None: no.
+            activation_data_type: FLOAT16 is the option `compute_dtype="float16"`; None: float32.
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
 
         Raises:
@@ -110,10 +114,8 @@ class Engine:
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
         self.bundle: Bundle = open_bundle(model_path)
-        self.model_path, self.cache_dir = self.bundle.path, cache_dir
-        self.max_batch = max_batch
-        self._backend = instance(backend)
-        chosen = with_backend(options or {}, self._backend)
+        self.max_batch, given = max_batch, instance(backend)
+        chosen = with_activations(with_backend(options or {}, given), activation_data_type)
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
         others = {part: models[part] for part in (*EMBEDDERS.values(), DRAFTER) if part in models}
@@ -126,7 +128,16 @@ class Engine:
             cache_dir,
             attention=self._attention(),
         )
-        self.enable_speculative_decoding = enable_speculative_decoding
+        super().__init__(
+            model_path=self.bundle.path,
+            backend=given or BACKENDS[self.platform](),
+            max_num_tokens=self.graph.limit,
+            max_num_images=max_num_images,
+            cache_dir=cache_dir,
+            enable_speculative_decoding=enable_speculative_decoding,
+            activation_data_type=activation_data_type,
+            **{name: value for name, value in unsupported.items() if name != "enable_benchmark"},
+        )
         self._has_drafts(None)  # an OptionError if it cannot
         self.init_time_in_second = time.perf_counter() - began
 
@@ -163,11 +174,6 @@ class Engine:
         return self._model.graph
 
     @property
-    def max_num_tokens(self) -> int:
-        """The most tokens of a prompt and its answer."""
-        return self.graph.limit
-
-    @property
     def bos_token_id(self) -> int | None:
         """The token before a prompt, if the bundle declares one."""
         return next(iter(self.text.start_ids), None)
@@ -176,11 +182,6 @@ class Engine:
     def eos_token_ids(self) -> list[list[int]]:
         """The sequences of tokens that end an answer."""
         return self.text.stops.sequences
-
-    @property
-    def backend(self) -> Backend:
-        """Where it runs, as `litert_lm` has it."""
-        return self._backend or BACKENDS[self.platform]()
 
     @property
     def platform(self) -> str:
@@ -432,12 +433,6 @@ class Engine:
     def close(self) -> None:
         """Free programs and weights; sessions that exist load them again."""
         self._model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Engine {self.model_path!r}, {self.max_num_tokens} tokens>"

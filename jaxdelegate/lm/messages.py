@@ -292,6 +292,9 @@ class Message(dict[str, Any]):
         )
 
 
+AnyMessage = str | Contents | Message | Mapping[str, Any]
+
+
 def _contents(content: Any) -> Contents:
     parts = [content] if isinstance(content, str) else content or ()
     return Contents(c for c in map(_content, parts) if c is not None)
@@ -314,7 +317,7 @@ def _content(part: Any) -> Content | None:
     return ImageBytes(blob) if kind == "image" else AudioBytes(blob)
 
 
-def sent(message: str | Contents | Message | Mapping[str, Any], method: str) -> dict[str, Any]:
+def sent(message: AnyMessage, method: str) -> dict[str, Any]:
     """A message that a user sends, as templates see it.
 
     Raises:

@@ -3,12 +3,12 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Self
 
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.configs import output_limit
 from jaxdelegate.lm.constraints import Constraint
+from jaxdelegate.lm.interfaces import AbstractSession
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
@@ -66,7 +66,7 @@ class Answer:
             yield text
 
 
-class Session:
+class Session(AbstractSession):
     """Text in, text out, without a chat template; `Engine.create_session` creates it.
 
     A session has caches of its own. Use it in one thread at a time; `cancel_process` may come from
@@ -199,9 +199,3 @@ class Session:
         if self._runner is None:
             raise GenerationError("the session is closed")
         return self._runner
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -11,13 +11,12 @@ _NAMES = frozenset(
         "vision_tokens_per_image",
         "vision_backend",
         "audio_backend",
-        "activation_data_type",
         "lora_rank_config",
         "lora_config",
     )
 )
 # How LiteRT-LM computes.
-_WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = frozenset(
     (
         "enable_benchmark",
         "enable_ynnpack",
@@ -25,17 +24,16 @@ _WITHOUT_EFFECT = frozenset(
     )
 )
 
-# What else `litert_lm` exports, by what it is for.
-_CLASSES = {
-    "LoraConfig": "LoRA",
-    "LoraRankConfig": "LoRA",
-    "ModelInfo": "records of models without an engine: use jaxdelegate.open_bundle",
+# What else `litert_lm` exports, and why it is not here.
+CLASSES = {
+    "LiteRtLmBackendType": "numbers of litert_lm's C API: use Backend",
+    "LiteRtLmNpuBrand": "NPUs",
 }
 
 
 def missing(name: str) -> str:
     """Why `jaxdelegate.lm` does not have a name."""
-    what = _CLASSES.get(name)
+    what = CLASSES.get(name)
     text = f"module 'jaxdelegate.lm' has no attribute {name!r}"
     return text if what is None else f"{text}: it does not support {what}"
 
@@ -43,7 +41,7 @@ def missing(name: str) -> str:
 def refuse(method: str, arguments: Mapping[str, Any]) -> None:
     """An OptionError or TypeError for arguments that are not supported, unless they ask nothing."""
     for name, value in arguments.items():
-        if name not in _NAMES | _WITHOUT_EFFECT:
+        if name not in _NAMES | WITHOUT_EFFECT:
             raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
-        if name in _NAMES and value and getattr(value, "enable", True):
+        if name in _NAMES and value:
             raise OptionError(f"{method}: {name} is not supported, got {value!r}; leave it out")

@@ -12,6 +12,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError, OptionError
+from jaxdelegate.lm.configs import with_activations
 from jaxdelegate.lm.scheduler import Pace
 from tests.support.language_models import (
     drafter_bundle,
@@ -366,11 +367,31 @@ def test_arguments_and_attributes_of_litert_lm(path: Path) -> None:
             assert talk.automatic_tool_calling
     with pytest.raises(OptionError, match="max_num_images is not supported, got 2"):
         lm.Engine(path, cpu, 64, 2)
-    with pytest.raises(OptionError, match="activation_data_type is not supported, got 'FLOAT16'"):
-        lm.Engine(path, activation_data_type="FLOAT16")
+    with pytest.raises(OptionError, match=r"lora_rank_config is not supported, got LoraRankConfig"):
+        lm.Engine(path, lora_rank_config=lm.LoraRankConfig(lora_rank=4))
+
+
+def test_the_type_of_activations_is_the_compute_dtype(path: Path) -> None:
+    kinds = lm.ActivationDataType
+    with lm.Engine(
+        path, lm.Backend.CPU(), activation_data_type=kinds.FLOAT32, cache_dir=":nocache",
+        lora_rank_config=lm.LoraRankConfig(lora_rank=0), options={"compute_dtype": "float32"},
+    ) as engine:  # fmt: skip
+        assert (engine.activation_data_type, engine.is_reduced) == (kinds.FLOAT32, False)
+        assert not engine.lora_rank_config
+    chosen = with_activations({"platform": "gpu"}, kinds.FLOAT16)
+    assert chosen == {"platform": "gpu", "compute_dtype": "float16"}
+    for wrong in (kinds.INT8, "FLOAT16"):
+        with pytest.raises(OptionError, match=r"expected ActivationDataType\.FLOAT32 or FLOAT16"):
+            lm.Engine(path, activation_data_type=wrong)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="float32 contradicts the compute_dtype 'float16'"):
+        with_activations({"compute_dtype": "float16"}, kinds.FLOAT32)
+    assert [kinds.from_str(t) for t in ("fp32", "INT8", "x")] == [kinds.FLOAT32, kinds.INT8, None]
 
 
 def test_backends() -> None:
+    with pytest.raises(OptionError, match=r"Backend\.NPU is not supported: .* use Backend\.CPU"):
+        lm.Backend.NPU()
     assert repr(lm.Backend.CPU(thread_count=2)) == "CPU(thread_count=2)"
     assert isinstance(lm.Backend.CPU(), lm.Backend.CPU)
     assert lm.Backend.CPU() == lm.Backend.CPU() != lm.Backend.GPU()

@@ -95,7 +95,8 @@ def test_a_session(
 
 
 def test_what_is_not_supported_is_named() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'LoraConfig': it does not support LoRA"):
-        _ = lm.LoraConfig  # type: ignore[attr-defined]
+    message = "no attribute 'LiteRtLmNpuBrand': it does not support NPUs"
+    with pytest.raises(AttributeError, match=message):
+        _ = lm.LiteRtLmNpuBrand  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"no attribute 'Enigne'$"):
         _ = lm.Enigne  # type: ignore[attr-defined]
