@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,10 +34,12 @@ class Tokenizer(abc.ABC):
 
     Attributes:
         kind: "SentencePiece" or "Hugging Face".
+        file_name: that such a tokenizer usually has: "tokenizer.model" or "tokenizer.json".
         size: the number of tokens.
     """
 
     kind: str
+    file_name: str
     size: int
 
     @abc.abstractmethod
@@ -94,6 +97,36 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def _token(self, index: int) -> str | None: ...
 
+    @abc.abstractmethod
+    def to_bytes(self) -> bytes:
+        """The file that `sentencepiece` or Hugging Face's `tokenizers` opens.
+
+        It encodes as this object: Hugging Face's JSON is without padding, truncation and
+        post-processing, which would add special tokens.
+        """
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write `to_bytes()` atomically.
+
+        Args:
+            path: of the file; or of a folder, where it is called `file_name`: one that exists, or
+                that a slash at the end names.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from jaxdelegate.model.writing import write_file  # noqa: PLC0415 (most read only)
+
+        name, content = os.fspath(path), self.to_bytes()
+        if os.path.isdir(name) or name.endswith(("/", os.sep)):
+            os.makedirs(name, exist_ok=True)
+            name = os.path.join(name, self.file_name)
+        write_file(name, lambda file: file.write(content))
+        return name
+
     def __repr__(self) -> str:
         return f"<{self.kind} tokenizer of {self.size} tokens>"
 
@@ -119,7 +152,7 @@ def open_tokenizer(kind: str, data: memoryview, where: str) -> Tokenizer:
 
 
 class _SentencePiece(Tokenizer):
-    kind = "SentencePiece"
+    kind, file_name = "SentencePiece", "tokenizer.model"
 
     def __init__(self, data: memoryview, where: str) -> None:
         package = optional_module("sentencepiece", _EXTRA)
@@ -147,6 +180,9 @@ class _SentencePiece(Tokenizer):
     def definition(self) -> list[bytes | None]:
         return [self._bytes(index) for index in range(self.size)]
 
+    def to_bytes(self) -> bytes:
+        return bytes(self._model.serialized_model_proto())
+
     def _bytes(self, index: int) -> bytes | None:
         model = self._model
         if model.is_control(index) or model.is_unknown(index) or model.is_unused(index):
@@ -165,7 +201,7 @@ class _SentencePiece(Tokenizer):
 
 
 class _HuggingFace(Tokenizer):
-    kind = "Hugging Face"
+    kind, file_name = "Hugging Face", "tokenizer.json"
 
     def __init__(self, data: memoryview, where: str) -> None:
         package = optional_module("tokenizers", _EXTRA)
@@ -212,6 +248,9 @@ class _HuggingFace(Tokenizer):
 
     def definition(self) -> str:
         return str(self._tokenizer.to_str())
+
+    def to_bytes(self) -> bytes:
+        return self.definition().encode()
 
     def _decode(self, ids: list[int]) -> str:
         if self._decode_growth > 1:

@@ -102,7 +102,7 @@ def _has_content(file: int, content: bytes | memoryview) -> bool:
     return at == len(view)
 
 
-def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
+def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
     """Write one file, which replaces the one at `path`, also a link.
 
     Args:

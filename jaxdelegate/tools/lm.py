@@ -7,6 +7,7 @@ from absl import flags
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.bundles.description import describe
 from jaxdelegate.providers.parsing import Flag
+from jaxdelegate.text import printable
 
 ACTIONS = ("run", "benchmark", "describe")
 OPTIONS = ("platform", "compute_dtype", "quant_mode")
@@ -35,6 +36,7 @@ FLAGS = (
     Flag("top_p", float, None, "run: the probability that they have together.", lower=0, upper=1),
     Flag("temperature", float, None, "run: 0: the most likely token.", lower=0),
     Flag("seed", int, None, "run: of the random numbers."),
+    Flag("save_tokenizer", str, None, "describe: a file or folder for the tokenizer."),
     Flag("prefill_tokens", int, 256, "benchmark: tokens of the prompt.", lower=1, short="p"),
     Flag("decode_tokens", int, 256, "benchmark: tokens to generate.", lower=1, short="d"),
     Flag("runs", int, 1, "benchmark: how many; medians are printed.", lower=1),
@@ -44,7 +46,10 @@ FLAGS = (
 def run(values: flags.FlagValues, action: str) -> int:
     """Talk to a model, measure it, or print what its bundle contains."""
     if action == "describe":
-        print(describe(open_bundle(values.graph)))
+        bundle = open_bundle(values.graph)
+        print(describe(bundle))
+        if values.save_tokenizer is not None:
+            print(f"\nWrote {printable(bundle.tokenizer().save(values.save_tokenizer))}")
     else:
         actions = importlib.import_module("jaxdelegate.tools.lm_actions")  # imports jax
         getattr(actions, action)(values)

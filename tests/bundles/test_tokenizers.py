@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
+import tokenizers
 
 from jaxdelegate.bundles.tokenizers import TYPES, Tokenizer, open_tokenizer
 from jaxdelegate.errors import ModelError
@@ -58,7 +59,9 @@ def charsmap(table: bytes) -> dict[str, str]:
     ],
 )
 def test_texts_are_neither_padded_nor_cut(parts: Any) -> None:
-    assert hugging_face(**parts).encode("aab") == [2, 1]
+    own = hugging_face(**parts)
+    assert own.encode("aab") == [2, 1]
+    assert tokenizers.Tokenizer.from_buffer(own.to_bytes()).encode("aab").ids == [2, 1]
 
 
 UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a" * n, -1.0] for n in range(1, 3000)]}

@@ -11,8 +11,11 @@ from typing import Any
 
 import jax
 import pytest
+import sentencepiece
+import tokenizers
 from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
+from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.cache.maintenance import list_entries
 from jaxdelegate.lm import Backend, Engine
 from jaxdelegate.tools.main import main
@@ -78,6 +81,35 @@ def test_describe_archives(tmp_path: Path, capsys: Capture) -> None:
     assert "  SentencePiece, " in printed
     assert "Properties" not in printed
     assert "Not used for text generation" not in printed
+
+
+TEXTS = ("the cat sat", "a dog, hello", "  the  end ", "", "<eos> the", "x\u00e9\n")
+
+
+def test_describe_saves_the_tokenizer_of_hugging_face(
+    bundle: str, tmp_path: Path, capsys: Capture
+) -> None:
+    own = open_bundle(bundle).tokenizer()
+    folder, file = tmp_path / "new" / "", tmp_path / "own.json"
+    for path in (f"{folder}/", os.fspath(file), os.fspath(folder)):
+        assert main(["lm", "describe", bundle, f"--save_tokenizer={path}"]) == 0
+        written = file if path == os.fspath(file) else folder / "tokenizer.json"
+        assert f"\nWrote {written}\n" in capsys.readouterr().out
+        found = tokenizers.Tokenizer.from_file(os.fspath(written))
+        assert [found.encode(text).ids for text in TEXTS] == [own.encode(text) for text in TEXTS]
+    assert any(own.encode(text) for text in TEXTS)
+    assert main(["lm", "describe", bundle, f"--save_tokenizer={tmp_path}/no/such.json"]) == 1
+    assert "no such folder; create it first" in capsys.readouterr().err
+
+
+def test_describe_saves_the_tokenizer_of_sentencepiece(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "lm.task"
+    path.write_bytes(llm_task())
+    own = open_bundle(path).tokenizer()
+    assert main(["lm", "describe", os.fspath(path), f"--save_tokenizer={tmp_path}"]) == 0
+    assert f"\nWrote {tmp_path}/tokenizer.model\n" in capsys.readouterr().out
+    found = sentencepiece.SentencePieceProcessor(model_file=f"{tmp_path}/tokenizer.model")
+    assert [found.encode(text) for text in TEXTS] == [own.encode(text) for text in TEXTS]
 
 
 def test_mistakes(bundle: str, tmp_path: Path, capsys: Capture) -> None:
