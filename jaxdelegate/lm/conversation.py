@@ -74,6 +74,7 @@ class _Asked(NamedTuple):
     """How a message is answered."""
 
     thinking: Mapping[str, Any]
+    budget: int | None  # of tokens of thoughts; None: any number
     limit: int | None
     params: SamplingParams
     grammar: Grammar | None
@@ -167,8 +168,8 @@ class Conversation(AbstractConversation):
 
         Raises:
             ModelError: the chat template is damaged, or refuses the message.
-            OptionError: the message has something else than text and results of tools, or
-                llguidance refuses the format.
+            OptionError: the message has something else than text and results of tools, llguidance
+                refuses the format, or the bundle declares no channel for a budget of thoughts.
             GenerationError: the conversation gets too long, or is closed; no answer matches the
                 format.
         """
@@ -206,7 +207,7 @@ class Conversation(AbstractConversation):
         """
         refuse("send_message", unsupported)
         self._open()
-        own, thinking = sent(message, "send_message"), self._thinking(thinking_config)
+        own, config = sent(message, "send_message"), thinking_config or self.thinking_config
         params = self._text.sampling_params(
             self._settings.sampler,
             repetition_penalty_config,
@@ -217,13 +218,15 @@ class Conversation(AbstractConversation):
             max_output_tokens = self._settings.max_output_tokens
         limit = output_limit(max_output_tokens)
         self._cancelled.clear()
-        asked = _Asked(thinking, limit, params, Grammar.of(response_format))
+        asked = _Asked(
+            _variables(config), self._budget(config), limit, params, Grammar.of(response_format)
+        )
         return self._exchanged([own], asked)
 
     def render_message_to_string(self, message: AnyMessage) -> str:
         """The text that a message would add to the conversation. Errors as `send_message`."""
         own = sent(message, "render_message_to_string")
-        return self._prompt([own], self._thinking(None)).new
+        return self._prompt([own], _variables(self.thinking_config)).new
 
     def cancel_process(self) -> None:
         """End the answer that is being generated, after the tokens that the device computes now."""
@@ -245,16 +248,11 @@ class Conversation(AbstractConversation):
 
     # ---- prompts
 
-    def _thinking(self, config: ThinkingConfig | None) -> Mapping[str, Any]:
-        config = config or self._settings.thinking
-        if config is None:
-            return {}
-        if config.enable_thinking and config.thinking_token_budget >= 0:
-            raise OptionError(
-                "thinking_token_budget is not supported, got "
-                f"{config.thinking_token_budget}: use -1, without a limit"
-            )
-        return {"enable_thinking": config.enable_thinking}
+    def _budget(self, config: ThinkingConfig | None) -> int | None:
+        if config is None or not config.enable_thinking or config.thinking_token_budget < 0:
+            return None
+        self._text.thinking_budget(config.thinking_token_budget, "")  # an OptionError if it cannot
+        return config.thinking_token_budget
 
     def _prompt(self, new: Sequence[dict[str, Any]], thinking: Mapping[str, Any]) -> _Prompt:
         """What messages add to the rendered conversation.
@@ -328,6 +326,11 @@ class Conversation(AbstractConversation):
         self, messages: list[dict[str, Any]], asked: "_Asked", constraint: Constraint | None
     ) -> Iterator[Message]:
         runner, began = self._open(), time.perf_counter()
+        if constraint is not None and asked.budget is not None:
+            raise OptionError(
+                "thinking_token_budget: expected -1 where a response_format or "
+                f"constrained_decoding_config says what an answer matches, got {asked.budget}"
+            )
         prompt = self._prompt(messages, asked.thinking)
         ids = self._tokens(prompt)
         reading = time.perf_counter()
@@ -336,7 +339,10 @@ class Conversation(AbstractConversation):
         runner.cache.wait()
         read = time.perf_counter()
         answer, parts = Answer(self._text, runner, self._cancelled), list[Message]()
-        texts = answer.parts(asked.limit, asked.params, constraint)
+        thinking = None
+        if asked.budget is not None:
+            thinking = self._text.thinking_budget(asked.budget, prompt.new)
+        texts = answer.parts(asked.limit, asked.params, constraint, thinking)
         for part in self._parts(texts, prompt.new):
             parts.append(part)
             if not (part.tool_calls and self._settings.automatic_tool_calling):
@@ -374,6 +380,10 @@ class Conversation(AbstractConversation):
         if self._runner is None:
             raise GenerationError("the conversation is closed")
         return self._runner
+
+
+def _variables(config: ThinkingConfig | None) -> Mapping[str, Any]:
+    return {} if config is None else {"enable_thinking": config.enable_thinking}
 
 
 def _part(found: Found) -> Message:

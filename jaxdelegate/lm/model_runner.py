@@ -80,8 +80,9 @@ class _Slot:
 
     @property
     def steps(self) -> int:
-        """The most tokens of a run: after each one a constraint says what may come next."""
-        return self.left if self.request.constraint is None else min(self.left, 1)
+        """The most tokens of a run."""
+        most = self.request.most_steps
+        return self.left if most is None else min(self.left, most)
 
 
 class ModelRunner:

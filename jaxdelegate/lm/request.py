@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant
 from jaxdelegate.lm.stops import StopSequences
+from jaxdelegate.lm.thinking import ThinkingBudget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Request:
             could learn the prompts of others, by the count of tokens or by the time.
         stops: where the answer ends; None: as the bundle declares. Programs stop at the bundle's
             tokens even so: `params` must keep them away where the answer does not end there.
+        thinking: ends thoughts that get too long; not with a constraint. None: nothing does.
     """
 
     ids: Sequence[int]
@@ -39,13 +41,21 @@ class Request:
     stops: StopSequences | None = None
     top: int = 0
     prompt_top: int | None = None
+    thinking: ThinkingBudget | None = None
+
+    @property
+    def most_steps(self) -> int | None:
+        """The most tokens of a run, after which others may be allowed; None: any number."""
+        if self.constraint is not None:
+            return 1
+        return None if self.thinking is None else self.thinking.room
 
     def variant(self, vocabulary: int) -> Variant:
         """The program that generates its tokens."""
         return self.params.variant(
             vocabulary,
             self.has_scores,
-            self.constraint is not None,
+            self.constraint is not None or self.thinking is not None,
             self.has_hidden_state,
             has_top=self.top > 0,
         )

@@ -162,6 +162,8 @@ class Scheduler:
         slot, reused = self._prefixes.join(request, self._free)
         self._free.remove(slot)
         constraint = None if request.constraint is None else request.constraint.copy()
+        if request.thinking is not None:
+            request = dataclasses.replace(request, thinking=request.thinking.copy())
         active = ActiveRequest(request, slot, reused, reused, constraint)
         self._running[slot] = active
         if request.prompt_top is None:
@@ -388,6 +390,8 @@ class Scheduler:
         allowed = {}
         for active in running:
             constraint = active.constraint
+            if active.request.thinking is not None:
+                allowed[active.slot] = active.request.thinking.allowed()
             if constraint is None:
                 continue
             with _refusals(active):
@@ -408,6 +412,9 @@ class Scheduler:
             _advance(active, active.constraint, output)
             active.settled = len(active.tokens)
             return
+        if active.request.thinking is not None:
+            for token in output.tokens:
+                active.request.thinking.add(token)
         stops = active.request.stops or self._stops
         stop = stops.find(active.tokens, before)
         if stop is not None:

@@ -15,6 +15,7 @@ from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.text_processor import TextProcessor
 from jaxdelegate.lm.text_stream import TextStream
+from jaxdelegate.lm.thinking import ThinkingBudget
 
 
 class Answer:
@@ -37,7 +38,11 @@ class Answer:
         self.first_token_at = self.ended_at = 0.0
 
     def parts(
-        self, limit: int | None, params: SamplingParams, constraint: Constraint | None = None
+        self,
+        limit: int | None,
+        params: SamplingParams,
+        constraint: Constraint | None = None,
+        thinking: ThinkingBudget | None = None,
     ) -> Iterator[str]:
         """Generate; yields text, of whole characters.
 
@@ -45,7 +50,9 @@ class Answer:
             GenerationError: the constraint gave up.
         """
         scheduler, ids = Scheduler(self._runner, self._text.stops), list(self._runner.ids(0))
-        active = scheduler.join(Request(ids, limit, params, constraint=constraint))
+        active = scheduler.join(
+            Request(ids, limit, params, constraint=constraint, thinking=thinking)
+        )
         stream, sent = TextStream(self._text.tokenizer, ids), 0
         try:
             while active.finish_reason is None and not self._cancelled.is_set():

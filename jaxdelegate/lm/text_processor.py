@@ -5,9 +5,10 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from jaxdelegate.bundles.bundle import Bundle
-from jaxdelegate.bundles.metadata import LlmMetadata, Token
+from jaxdelegate.bundles.metadata import Channel, LlmMetadata, Token
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.configs import (
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
@@ -18,6 +19,7 @@ from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
+from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_calls import ToolSyntax, syntax_of
 from jaxdelegate.text import printable
 
@@ -110,6 +112,32 @@ class TextProcessor:
             return "", ""
         user, model = metadata.affixes["user"], metadata.affixes.get("model")
         return user.prefix, user.suffix + (model.prefix if model is not None else "")
+
+    def thinking_budget(self, budget: int, prompt: str) -> ThinkingBudget:
+        """Ends the thoughts of an answer after a number of tokens.
+
+        Args:
+            budget: the most tokens.
+            prompt: before the answer; it may open the channel of the thoughts.
+
+        Raises:
+            OptionError: the bundle declares no such channel, or not how it ends.
+        """
+        channel = self._thoughts
+        if channel is None:
+            raise OptionError(
+                "thinking_token_budget: expected a bundle that declares a channel with a start and "
+                "an end, got one without; use -1, or limit the tokens of the answer"
+            )
+        start, end = (self._ids(Token(text)) for text in (channel.start, channel.end))
+        is_open = ChannelReader([channel], prompt).is_open
+        return ThinkingBudget(start, end, budget, self._vocabulary, is_open=is_open)
+
+    @property
+    def _thoughts(self) -> Channel | None:
+        """The channel for reasoning, or the first one, as in LiteRT-LM."""
+        whole = [c for c in self.metadata.channels if c.start and c.end]
+        return next((c for c in whole if c.is_reasoning), next(iter(whole), None))
 
     @functools.cached_property
     def tool_syntax(self) -> ToolSyntax:

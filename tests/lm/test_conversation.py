@@ -265,8 +265,6 @@ def test_mistakes_are_named(talk: Any) -> None:
 def check_refused(conversation: Conversation) -> None:
     with pytest.raises(OptionError, match="send_message: contents of type 'image' are not"):
         conversation.send_message(Contents.of(Content.ImageFile("a.png")))
-    with pytest.raises(OptionError, match="thinking_token_budget is not supported, got 5"):
-        conversation.send_message("a", thinking_config=ThinkingConfig(thinking_token_budget=5))
     with pytest.raises(ValueError, match="max_output_tokens: expected at least 1, got 0"):
         conversation.send_message("a", max_output_tokens=0)
     with pytest.raises(ValueError, match="at most 127 tokens"):

@@ -19,6 +19,7 @@ from jaxdelegate.lm.scheduler import Scheduler
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
+from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.lm.warm_up import warm_programs
 from jaxdelegate.serve.clients import Client
@@ -80,6 +81,7 @@ class LanguageModel(TextModel):
         asked: TextRequest,
         client: Client,
         constraint: Constraint | None,
+        thinking: ThinkingBudget | None = None,
     ) -> Job:
         """One of the sequences of a request, from a prompt."""
         ends = asked.ends
@@ -93,6 +95,7 @@ class LanguageModel(TextModel):
             stops=self._stops(ends),
             top=asked.top,
             prompt_top=asked.scored_top,
+            thinking=thinking,
         )
         text = TextStream(self.engine.tokenizer, ids, skips_special=asked.hides_special)
         stream = StoppedStream(text, ends.stops, ends.has_stop)

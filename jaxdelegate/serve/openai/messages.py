@@ -6,7 +6,15 @@ from typing import Any
 
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.openai import tools
-from jaxdelegate.serve.openai.fields import FLAG, OBJECT, STRING, ApiError, Kind, one_of
+from jaxdelegate.serve.openai.fields import (
+    FLAG,
+    OBJECT,
+    STRING,
+    ApiError,
+    Kind,
+    integers,
+    one_of,
+)
 from jaxdelegate.serve.openai.tools import Tools
 
 _MAX_MESSAGES = 4096
@@ -19,6 +27,7 @@ _CONTEXT = Kind(
 CONTENT = Kind(
     "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
 )
+_BUDGET, _THINKING = integers(-1), one_of("enabled", "adaptive", "disabled")
 _TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
 _MESSAGE = {"role", "content", "name", "reasoning", "reasoning_content", "channels"}
 _MESSAGE |= {"tool_calls", "tool_call_id"}
@@ -34,6 +43,8 @@ FIELDS: Mapping[str, Kind] = {
         lambda value: isinstance(value, list) and 0 < len(value) <= _MAX_MESSAGES,
     ),
     "reasoning_effort": STRING,
+    "thinking": OBJECT,  # Anthropic's, which clients pass on
+    "thinking_token_budget": _BUDGET,  # vLLM's
 }
 
 
@@ -47,6 +58,8 @@ class Chat:
         begins_answer: whether the prompt ends where an answer begins.
         continues: the answer continues the last message.
         tools: what the answer may call.
+        budget: the most tokens of its thoughts; None: any number.
+        budget_field: which says so.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -54,6 +67,8 @@ class Chat:
     begins_answer: bool
     continues: bool
     tools: Tools
+    budget: int | None = None
+    budget_field: str = ""
 
 
 def chat(fields: Mapping[str, Any]) -> Chat:
@@ -75,6 +90,7 @@ def unknown(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Chat:
     """The chat of these messages, which are as chat templates see them."""
     context = dict(fields.get("chat_template_kwargs", {}))
+    budgets = _budgets(fields, context)
     if (effort := fields.get("reasoning_effort")) is not None:
         context.setdefault("reasoning_effort", effort)
         if effort == "none":
@@ -87,7 +103,29 @@ def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Ch
         raise ApiError(
             "expected the last message to be the assistant's", param="continue_final_message"
         )
-    return Chat(tools.with_names(messages), context, begins_answer, continues, tools.tools(fields))
+    field, budget = next(iter(budgets.items()), ("", None))
+    return Chat(
+        tools.with_names(messages),
+        context,
+        begins_answer,
+        continues,
+        tools.tools(fields),
+        budget=None if context.get("enable_thinking") is False else budget,
+        budget_field=field,
+    )
+
+
+def _budgets(fields: Mapping[str, Any], context: dict[str, Any]) -> dict[str, int]:
+    """The most tokens of thoughts, by field; `context` gets whether the model thinks at all."""
+    found = {"thinking_token_budget": fields.get("thinking_token_budget")}
+    if (thinking := fields.get("thinking")) is not None:
+        kind = _THINKING.checked(thinking.get("type"), "thinking.type")
+        context.setdefault("enable_thinking", kind != "disabled")
+        found["thinking.budget_tokens"] = thinking.get("budget_tokens")
+    read = {name: _BUDGET.checked(n, name) for name, n in found.items() if n is not None}
+    if len({*read.values()}) > 1:
+        raise ApiError("give one of them, or the same number", param=" and ".join(read))
+    return {name: n for name, n in read.items() if n >= 0}
 
 
 def said(role: str, texts: Sequence[str]) -> dict[str, Any]:

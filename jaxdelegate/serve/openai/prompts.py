@@ -13,6 +13,7 @@ from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.messages import text_of
 from jaxdelegate.lm.text_stream import TextStream
+from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_calls import ToolReader
 from jaxdelegate.lm.tool_grammars import tool_grammar
 from jaxdelegate.lm.tool_prompts import ToolRenderer
@@ -49,6 +50,7 @@ class Prompts:
         self.model, self.request = model, request
         self._check_count()
         self._constraint: Constraint | None = None
+        self._thinking: ThinkingBudget | None = None
         self.grammar = request.grammar
         text = "" if request.chat is None else self._rendered(request.chat)
         texts = request.prompts if request.chat is None else [text]
@@ -59,6 +61,8 @@ class Prompts:
             _check_ids(ids, most, model.vocabulary, param)
         self._check_tokens()
         self._check_scores()
+        if request.chat is not None and request.chat.budget is not None:
+            self._thinking = self._budget(request.chat, request.chat.budget, text)
         self.form = self._form(text)
 
     def _rendered(self, chat: Chat) -> str:
@@ -77,6 +81,16 @@ class Prompts:
             except OptionError as error:
                 raise ApiError(str(error), param=self.request.grammar_field) from None
         return rendered(renderer, chat)
+
+    def _budget(self, chat: Chat, budget: int, text: str) -> ThinkingBudget:
+        if self.grammar is not None:
+            field = self.request.grammar_field or "tools"
+            raise ApiError(f"expected none with {field}", param=chat.budget_field)
+        try:
+            return self.model.engine.text.thinking_budget(budget, text)
+        except OptionError as error:
+            problem = str(error).partition(": ")[2]
+            raise ApiError(problem, param=chat.budget_field) from None
 
     def _check_tokens(self) -> None:
         asked, most = self.request, self.model.vocabulary
@@ -160,7 +174,7 @@ class Prompts:
         """The sequences to generate, `n` for each prompt."""
         prompts = [ids for ids in self._prompts for _ in range(self.request.n)]
         return [
-            self.model.job(index, ids, self.request, client, self._constraint)
+            self.model.job(index, ids, self.request, client, self._constraint, self._thinking)
             for index, ids in enumerate(prompts)
         ]
 

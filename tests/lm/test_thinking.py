@@ -1,0 +1,174 @@
+"""Budgets of thoughts; the answers wanted are those of litert_lm 0.18.1, unless a test says so."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxdelegate import lm
+from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.thinking import ThinkingBudget
+from tests.support.language_models import CHATML, VOCABULARY, language_bundle, language_model
+
+PROMPT = "<|im_start|>assistant\n"
+START, END = (7, 8), (9, 10)
+
+
+def budget(count: int, *, is_open: bool = False) -> ThinkingBudget:
+    return ThinkingBudget(START, END, count, VOCABULARY, is_open=is_open)
+
+
+def allowed(state: ThinkingBudget) -> list[int] | None:
+    """None: all tokens."""
+    bits = np.unpackbits(state.allowed().view(np.uint8), bitorder="little")
+    found = np.flatnonzero(bits).tolist()
+    return None if len(found) >= VOCABULARY else found
+
+
+def walk(state: ThinkingBudget, tokens: list[int]) -> list[tuple[int | None, list[int] | None]]:
+    """The room and the allowed tokens before each token, and after the last one."""
+    found = [(state.room, allowed(state))]
+    for token in tokens:
+        state.add(token)
+        found.append((state.room, allowed(state)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "tokens", "want"),
+    [
+        (budget(2, is_open=True), [1, 2, 9, 10, 3],
+         [(2, None), (1, None), (1, [9]), (1, [10]), (None, None), (None, None)]),
+        (budget(0, is_open=True), [9, 10], [(1, [9]), (1, [10]), (None, None)]),
+        (budget(3, is_open=True), [9, 10, 7, 8],
+         [(3, None), (2, None), *[(None, None)] * 3]),
+        (budget(2), [7, 8, 1, 2, 9, 10],
+         [(4, None), (3, None), (2, None), (1, None), (1, [9]), (1, [10]), (None, None)]),
+        (budget(0), [7, 8, 9, 10],
+         [(2, None), (1, None), (1, [9]), (1, [10]), (None, None)]),
+        (budget(2), [7, 1, 7, 8], [(4, None), (3, None), *[(None, None)] * 3]),
+        # The model has begun to end its thoughts itself. LiteRT-LM adds the whole end.
+        (budget(2, is_open=True), [1, 9, 10], [(2, None), (1, None), (1, [10]), (None, None)]),
+    ],
+)  # fmt: skip
+def test_what_may_come_next(
+    state: ThinkingBudget, tokens: list[int], want: list[tuple[int | None, list[int] | None]]
+) -> None:
+    untouched = state.copy()
+    assert walk(state.copy(), tokens) == want
+    assert walk(state, tokens) == want
+    assert walk(untouched, []) == want[:1]
+
+
+def thinking_bundle(start: str, end: str, opened: str = "") -> bytes:
+    """A bundle with a channel; the prompt ends with `opened`."""
+
+    def edit(m: Any) -> None:
+        m.channels.add(channel_name="thought", start=start, end=end, is_reasoning_channel=True)
+
+    template = CHATML.replace(PROMPT, PROMPT + opened)
+    return language_bundle(template, model=language_model(seed=5), edit=edit)
+
+
+@pytest.fixture
+def engine(request: Any, tmp_path: Path) -> Iterator[lm.Engine]:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(thinking_bundle(*request.param))
+    with lm.Engine(path, lm.Backend.CPU()) as opened:
+        yield opened
+
+
+def said(engine: lm.Engine, **config: Any) -> tuple[str, str]:
+    """The thoughts and the text of an answer of 20 tokens."""
+    chosen = lm.ThinkingConfig(**config)
+    with engine.create_conversation(thinking_config=chosen, max_output_tokens=20) as talk:
+        answer = talk.send_message("hi")
+    return answer.channels.get("thought", ""), str(answer)
+
+
+OPENED = "\ufffd<pad>$\ufffdpp\ufffd'\x02p\ufffd\ufffd{\ufffd\ufffd=f\ufffd6\ufffd"
+
+
+@pytest.mark.parametrize("engine", [("<think>", "ZQ", "<think>")], indirect=True)
+def test_the_prompt_opens_the_channel(engine: lm.Engine) -> None:
+    assert said(engine) == (OPENED, "")
+    assert said(engine, enable_thinking=False, thinking_token_budget=4) == (OPENED, "")
+    text = "\ufffd\ufffd'\ufffd\ufffd\x02p\ufffd\ufffd{\ufffd\ufffd=f{\x19\ufffd"
+    assert said(engine, thinking_token_budget=1) == ("\ufffd", text)
+    text = "\ufffd'\x02p\ufffd\ufffd{\ufffd\ufffd=f\ufffd6\ufffd"
+    assert said(engine, thinking_token_budget=4) == ("\ufffd<pad>$\ufffd", text)
+    assert said(engine, thinking_token_budget=100) == (OPENED, "")
+
+
+@pytest.mark.parametrize("engine", [("\t&", "ZQ")], indirect=True)
+def test_the_answer_begins_with_the_channel(engine: lm.Engine) -> None:
+    thoughts = "\ufffdJ$\x166\ufffdB\x02\ufffd\ufffd\x02\ufffdM\f\ufffd\x02\ufffd'"
+    assert said(engine) == (thoughts, "")
+    text = "\ufffd'Y\x16$\u00ae\ufffdp\ufffd6\x19\x02\ufffd'"
+    assert said(engine, thinking_token_budget=1) == ("\ufffd", text)
+    text = "\ufffd\ufffd\x02\ufffd\ufffd\ufffd\ufffd\x02p\ufffd\ufffd{"
+    assert said(engine, thinking_token_budget=4) == ("\ufffdJ$\x16", text)
+
+
+@pytest.mark.parametrize("engine", [("&", "ZQ")], indirect=True)
+def test_a_channel_in_the_middle_has_no_budget(engine: lm.Engine) -> None:
+    assert said(engine, thinking_token_budget=1) == said(engine)
+    assert said(engine)[1] == "\t"
+
+
+@pytest.mark.parametrize("engine", [("<think>", "$", "<think>")], indirect=True)
+def test_the_model_ends_the_channel_itself(engine: lm.Engine) -> None:
+    want = "\ufffd<pad>", "\ufffdpp\ufffd'\x02p\ufffd\ufffd{\ufffd\ufffd=f\ufffd6\ufffd"
+    assert said(engine) == want
+    assert [said(engine, thinking_token_budget=n) for n in (2, 3, 20)] == [want] * 3
+    text = "3B\x02\x02\ufffdM\f\ufffd\ufffd&\u075b\x02$\ufffdZ\ufffdE"
+    assert said(engine, thinking_token_budget=1) == ("\ufffd", text)
+
+
+@pytest.mark.parametrize("engine", [("<think>", "ZQ", "<think>ZQ")], indirect=True)
+def test_the_prompt_ends_the_channel(engine: lm.Engine) -> None:
+    assert said(engine, thinking_token_budget=1) == said(engine)
+    assert said(engine)[0] == ""
+
+
+@pytest.mark.parametrize("engine", [("<think>", "ZQ", "<think>")], indirect=True)
+def test_budgets_differ_by_message_and_zero_means_none(
+    engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In LiteRT-LM 0 is no limit. Only the end is generated token by token."""
+    counts, decode = list[int](), ModelRunner.decode
+
+    def counted(runner: ModelRunner, *args: Any, **more: Any) -> Any:
+        found = decode(runner, *args, **more)
+        counts.extend(len(output.tokens) for output in found.values())
+        return found
+
+    monkeypatch.setattr(ModelRunner, "decode", counted)
+    thoughts, text = said(engine, thinking_token_budget=0)
+    assert (thoughts, len(text) > 0) == ("", True)
+    counts.clear()
+    zero, seven = (lm.ThinkingConfig(thinking_token_budget=n) for n in (0, 7))
+    with engine.create_conversation(thinking_config=zero, max_output_tokens=10) as talk:
+        assert talk.send_message("hi", thinking_config=seven).channels["thought"]
+    assert [n for n in itertools.accumulate(counts) if n >= 7] == [7, 8, 9, 10]
+    assert max(counts) > 1
+
+
+@pytest.mark.parametrize("engine", [("", "ZQ")], indirect=True)
+def test_a_budget_needs_a_channel(engine: lm.Engine) -> None:
+    with pytest.raises(OptionError, match="thinking_token_budget: expected a bundle that declares"):
+        said(engine, thinking_token_budget=5)
+    assert said(engine, thinking_token_budget=5, enable_thinking=False)[0] == ""
+
+
+@pytest.mark.parametrize("engine", [("<think>", "</think>")], indirect=True)
+def test_a_budget_and_a_format_exclude_each_other(engine: lm.Engine) -> None:
+    config, form = lm.ThinkingConfig(thinking_token_budget=5), lm.ResponseFormat.regex("a+")
+    with engine.create_conversation(thinking_config=config) as talk:
+        with pytest.raises(OptionError, match="thinking_token_budget: expected -1 where"):
+            talk.send_message("a", response_format=form)
+        talk.send_message("a", max_output_tokens=1)
