@@ -114,7 +114,7 @@ class ModelRunner:
         """
         self._model, self._stops, self._drafts, self._pad = model, stops, drafts, pad
         self.cache = KVCache(model.graph, slots, model.runtime)
-        self.specs = ProgramSpecs(model.graph, slots, stops, model.platform)
+        self.specs = ProgramSpecs(model.graph, slots, stops, model.platform, drafts=drafts)
         self.least_length = 0
         self._slots = [_Slot() for _ in range(slots)]
         self._stacked: tuple[Variant, list[Request], SamplingArrays] | None = None
@@ -133,9 +133,10 @@ class ModelRunner:
     def gains_alone(self) -> bool:
         """Whether a program of one slot takes less time than that of all, if the others rest.
 
-        On a CPU products of one row do; other devices read weights for as long as they compute.
+        On a CPU products of one row do; other devices read weights for as long as they compute. The
+        drafter gains more, and has no such program.
         """
-        return self.slots > 1 and self._model.platform == "cpu"
+        return self.slots > 1 and self._model.platform == "cpu" and self._drafter is None
 
     def ids(self, slot: int) -> Sequence[int]:
         """All tokens of a sequence, the prompt included."""
@@ -338,11 +339,8 @@ class ModelRunner:
         It ends before a sequence needs longer caches. So their length follows from the places of
         tokens, not from the number of steps, and answers are the same however they are divided.
         """
-        last, step = int(slots.position.max()), self.graph.decode
-        drafter = self._drafter if alone is None and not variant.has_hidden_state else None
-        # The drafter is used as long as its steps end within the caches.
-        if drafter is not None and last + drafter.verify.length <= self.graph.capacity:
-            step = drafter.verify
+        last = int(slots.position.max())
+        step = self.specs.step_at(last, variant)
 
         def chosen(length: int) -> tuple[ProgramSpec, tuple[Any, ...]]:
             # Slots that rest write entries, too: several may not begin at the caches' last place.

@@ -20,7 +20,7 @@ from jaxdelegate.lm.graph import (
     prefill_plan,
     prompts_at_once,
 )
-from jaxdelegate.lm.sampling_params import SamplingParams, Variant
+from jaxdelegate.lm.sampling_params import SamplingParams, Variant, general_variants
 
 MAX_DECODE_STEPS = 32  # that a program runs before the host sees their results
 SCORE = 0  # in place of the length of a prefill step: the prompt is scored
@@ -125,9 +125,16 @@ class ProgramSpecs:
     """The programs that sequences in some slots may need."""
 
     def __init__(
-        self, graph: LanguageGraph, slots: int, stops: Collection[int], platform: str = "cpu"
+        self,
+        graph: LanguageGraph,
+        slots: int,
+        stops: Collection[int],
+        platform: str = "cpu",
+        *,
+        drafts: bool = False,
     ) -> None:
-        """`stops`: the tokens that end an answer."""
+        """`stops`: the tokens that end an answer. `drafts`: whether the drafter is used."""
+        self._drafter = graph.drafter if drafts else None
         self._graph, self._slots, self._stops = graph, slots, tuple(sorted(stops))
         self._platform = platform
         self._excluded: set[int] = set()
@@ -142,11 +149,37 @@ class ProgramSpecs:
     def decode(
         self, variant: Variant, length: int, step: str | None = None, *, is_alone: bool = False
     ) -> ProgramSpec:
-        """Decode steps, of another signature if `step` names one."""
-        key = step or self._graph.decode.key
+        """Decode steps, of the signature `step`; None: of the usual one."""
+        key = step or self._decode_keys(variant, length)[0]
         return ProgramSpec(
             "decode", key, self._slots, length, self._stops, variant=variant, is_alone=is_alone
         )
+
+    @property
+    def written(self) -> int:
+        """How many entries a decode step writes in each slot."""
+        return 1 if self._drafter is None else self._drafter.verify.length
+
+    def general_variants(self) -> list[Variant]:
+        """See there. Where the drafter is used, hidden states have programs of their own."""
+        graph = self._graph
+        return general_variants(graph.vocabulary, graph.hidden_size > 0 and self._drafter is None)
+
+    def step_at(self, place: int, variant: Variant) -> Step:
+        """The decode step of sequences whose last token has a place, at most.
+
+        The drafter is used as long as its steps end within the caches.
+        """
+        drafter = None if variant.has_hidden_state else self._drafter
+        if drafter is None or place + drafter.verify.length > self._graph.capacity:
+            return self._graph.decode
+        return drafter.verify
+
+    def _decode_keys(self, variant: Variant, length: int) -> list[str]:
+        """The signatures of the decode steps with caches of a length, the usual one first."""
+        capacity = self._graph.capacity
+        places = (0, capacity) if length == capacity else (0,)
+        return list(dict.fromkeys(self.step_at(place, variant).key for place in places))
 
     def score(self, length: int, *, has_top: bool = False) -> ProgramSpec:
         """The probabilities of tokens that are known, and of the most likely ones."""
@@ -174,7 +207,10 @@ class ProgramSpecs:
             for n in sorted(steps)
         ]
         specs += [self.copy(length)] if self._slots > 1 else []
-        return specs if variant is None else [*specs, self.decode(variant, length)]
+        if variant is None:
+            return specs
+        keys = self._decode_keys(variant, length)
+        return [*specs, *(self.decode(variant, length, key) for key in keys)]
 
     def to_start(self, count: int, variant: Variant, *, prefills: bool) -> list[ProgramSpec]:
         """What a prompt of `count` tokens needs: decode steps and, if it `prefills`, the others."""

@@ -9,7 +9,7 @@ from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep
 from jaxdelegate.lm.program_spec import SCORE
 from jaxdelegate.lm.request import Request
-from jaxdelegate.lm.sampling_params import Variant, common_variant, general_variants
+from jaxdelegate.lm.sampling_params import Variant, common_variant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,7 @@ class ReadyPrograms:
         self._last: ProgramSet | None = None
         self.errors: dict[int, Exception] = {}
         self.waiting = set[int]()
-        graph = runner.graph
-        self._general = general_variants(graph.vocabulary, graph.hidden_size > 0)
+        self._general = runner.specs.general_variants()
 
     def use(self, programs: ProgramSet) -> None:
         """The next program is one of these."""
@@ -58,7 +57,7 @@ class ReadyPrograms:
         graph, specs = self._runner.graph, self._runner.specs
         is_scored = request.prompt_top is not None
         ends = () if is_scored else itertools.accumulate(specs.plan(len(request.ids) - 1))
-        needed = max(self._runner.cache.entries, len(request.ids), *ends)
+        needed = max(self._entries, len(request.ids) - 1 + specs.written, *ends)
         length = specs.length(min(needed, graph.capacity))
         variant = None if request.limit == 0 else request.variant(graph.vocabulary)
         wanted, step = ProgramSet(length, variant), SCORE if is_scored else None
@@ -79,7 +78,7 @@ class ReadyPrograms:
             prefilled: the slots whose prompts are whole.
             decoding: those of the last decode steps, which go on.
         """
-        needed = max(step.end, self._runner.cache.entries)
+        needed = max(step.end, self._entries)
         found = None
         if self._may_need(step.slot, needed, prefilled):
             found = self._ensure(step.slot, needed, decoding, step.length)
@@ -148,7 +147,7 @@ class ReadyPrograms:
     def _may_need(self, slot: int, needed: int, others: Sequence[int]) -> bool:
         """Whether the others have programs for caches of the length that a slot needs."""
         length = self._runner.specs.length
-        if length(needed) == length(self._runner.cache.entries):
+        if length(needed) == length(self._entries):
             return True
         others = [other for other in others if other != slot and other not in self.errors]
         return all(self._ensure(slot, needed, [other]) for other in others)
@@ -156,7 +155,13 @@ class ReadyPrograms:
     def _needed(self, slots: Sequence[int]) -> int:
         """For how many tokens these need caches, and the others that rest."""
         lengths = (len(self._runner.ids(slot)) for slot in slots)
-        return min(max(self._runner.cache.entries, *lengths, 1), self._runner.graph.capacity)
+        return min(max(self._entries, *lengths, 1), self._runner.graph.capacity)
+
+    @property
+    def _entries(self) -> int:
+        """For how many tokens caches have room when a drafter's step has run."""
+        entries, written = self._runner.cache.entries, self._runner.specs.written
+        return entries if written == 1 else min(entries + written, self._runner.graph.capacity)
 
     def _wanted(self, needed: int, slots: Sequence[int]) -> ProgramSet:
         variant = common_variant([self._runner.variant(i) for i in slots]) if slots else None

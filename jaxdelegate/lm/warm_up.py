@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.program_spec import ProgramSpec
-from jaxdelegate.lm.sampling_params import Variant, general_variants
+from jaxdelegate.lm.sampling_params import Variant
 from jaxdelegate.lm.scores import MOST_TOP
 
 _MOST = 48  # programs; a model keeps a few more
@@ -37,7 +37,7 @@ def warm_programs(
 
 def _variants(runner: ModelRunner, declared: Variant) -> Mapping[str, list[Variant]]:
     graph = runner.graph
-    usual, large, *general = general_variants(graph.vocabulary, graph.hidden_size > 0)
+    usual, large, *general = runner.specs.general_variants()
     ks = dict.fromkeys((declared.k, 1, usual.k))
     return {
         "any": general,

@@ -30,6 +30,8 @@ class ServeSettings:
             chooses among caches of several lengths. None: as many as in `lm.Engine`.
         share_prefixes: whether a prompt to a language model may use what its caches have of other
             clients' prompts. It lets them guess these, by the count of cached tokens or the time.
+        speculative_decoding: whether the drafters of language models propose tokens. It is an error
+            if one has none.
         warm: kinds of requests to language models, of WARM_KINDS, whose programs are compiled in
             the background as soon as a model is ready. Those of others are compiled when needed.
         session_count: how many sequences of a model with states may be open at once.
@@ -49,6 +51,7 @@ class ServeSettings:
     answer_timeout_s: float = 600.0
     max_num_tokens: int | None = None
     share_prefixes: bool = False
+    speculative_decoding: bool = False
     warm: Collection[str] = WARM_KINDS
     session_count: int = 4096
     sessions_per_client: int = 1024

@@ -72,6 +72,11 @@ FLAGS = (
         "then.",
     ),
     Flag(
+        "speculative_decoding", str, "false",
+        "Whether drafters of language models propose tokens; only rounding can change answers.",
+        ("true", "false"),
+    ),
+    Flag(
         "warm", str, "all",
         "Kinds of requests to language models whose programs are compiled in the background once a "
         f"model is ready: all, none, or some of {','.join(WARM_KINDS)}.",
@@ -115,7 +120,7 @@ FLAGS = (
 )  # fmt: skip
 # Settings that have the name of their flag.
 _SAME_NAMES = {flag.name for flag in FLAGS} & {f.name for f in dataclasses.fields(ServeSettings)}
-_SAME_NAMES -= {"warm"}
+_SAME_NAMES -= {"speculative_decoding", "warm"}
 
 
 def run(values: flags.FlagValues) -> int:
@@ -123,6 +128,7 @@ def run(values: flags.FlagValues) -> int:
     models = _models(values)
     settings = ServeSettings(
         **{name: getattr(values, name) for name in _SAME_NAMES},
+        speculative_decoding=values.speculative_decoding == "true",
         warm=_warm(values.warm),
         timeout_s=values.request_timeout_s,
         delegate_options=delegate_flags.given_options(values),

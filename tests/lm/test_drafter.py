@@ -11,10 +11,16 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate import lm
 from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.background_compiler import BackgroundCompiler
+from jaxdelegate.lm.constraints import Grammar
+from jaxdelegate.lm.graph import LanguageGraph
 from jaxdelegate.lm.language_model import LanguageModel
-from jaxdelegate.lm.program_spec import ProgramSpecs
+from jaxdelegate.lm.program_spec import ProgramSpec, ProgramSpecs
 from jaxdelegate.lm.request import Request
-from jaxdelegate.lm.sampling_params import SamplingParams
+from jaxdelegate.lm.sampling_params import SamplingParams, Variant
+from jaxdelegate.lm.scheduler import Scheduler
+from jaxdelegate.lm.warm_up import warm_programs
+from tests.lm.test_background_compiler import Held, finished
 from tests.support.language_models import (
     drafter,
     drafter_bundle,
@@ -248,3 +254,81 @@ def test_a_bundle_without_a_drafter_says_so(tmp_path: Path) -> None:
             lm.Engine(path, enable_speculative_decoding=True)
         with lm.Engine(path) as engine, pytest.raises(OptionError, match=says):
             engine.create_session(enable_speculative_decoding=True)
+
+
+# ---- programs that a thread compiles
+
+
+@pytest.fixture(scope="module")
+def long_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lm.Engine]:
+    """For 512 tokens, with caches of two lengths."""
+    own, more = embedders()
+    others = {
+        "tf_lite_embedder": own,
+        "tf_lite_per_layer_embedder": more,
+        "tf_lite_mtp_drafter": drafter(capacity=512),
+    }
+    model = language_model(has_embedders=True, verify=LENGTH, capacity=512, prefill=(64,))
+    path = tmp_path_factory.mktemp("lm") / "model.litertlm"
+    path.write_bytes(language_bundle(model=model, others=others))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        lm.Engine(path, max_batch=3, enable_speculative_decoding=True, cache_dir=":nocache") as one,
+    ):
+        patch.setattr(LanguageGraph, "cache_lengths", (256, 512))
+        yield one
+
+
+SHORT, GROWING, NEARLY_FULL = [1, 80, 81], [1, *range(20, 255)], [1, *[*range(20, 190)] * 2]
+
+
+def asked_of(engine: lm.Engine) -> list[Request]:
+    sampled = SamplingParams(lm.SamplerConfig(top_k=40, temperature=0.7, seed=3))
+    form = engine.text.constraint(Grammar.json({"type": "integer"}))
+    return [
+        Request(SHORT, 1, SamplingParams(), has_hidden_state=True),
+        Request(SHORT, 30, SamplingParams()),
+        Request(SHORT, 30, sampled, has_scores=True),
+        Request(SHORT, 30, SamplingParams(), constraint=form),
+        Request(GROWING, 40, SamplingParams()),  # beyond the first length of caches
+        Request(NEARLY_FULL, None, sampled),  # to the last place
+    ]
+
+
+@pytest.mark.slow
+def test_all_programs_are_those_that_the_thread_compiled(
+    long_engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request runs, or three do, of which some rest; tokens are those without a drafter."""
+    held, ran = Held(long_engine._model), list[ProgramSpec]()
+    runner, plain = long_engine.new_runner(3), long_engine.new_runner(1, drafts=False)
+    compiler = BackgroundCompiler(held)
+    held.allowed.set()
+    compiler.warm(warm_programs(runner, Variant(), ["any", "long", "embeddings"]))
+    assert compiler.wait_until_warm(300) is not None
+    compiler.close()
+    held.allowed.clear()
+    known, run = set(held._known), LanguageModel.run
+
+    def noted(model: LanguageModel, spec: ProgramSpec, *args: Any) -> Any:
+        if spec.slots == 3:
+            ran.append(spec)
+        return run(model, spec, *args)
+
+    monkeypatch.setattr(LanguageModel, "run", noted)
+    scheduler = Scheduler(runner, long_engine.text.stops, compiler)
+    requests = asked_of(long_engine)
+    groups = requests[1:4], requests[2:5], requests[3:]
+    for group in (*([request] for request in requests), *groups):
+        assert all(map(scheduler.is_ready, group))
+        active = [scheduler.join(request) for request in group]
+        finished(scheduler, *active)
+        for own, request in zip(active, group, strict=True):
+            alone = Scheduler(plain, long_engine.text.stops)
+            wanted = alone.join(request)
+            finished(alone, wanted)
+            assert (own.tokens, own.finish_reason) == (wanted.tokens, wanted.finish_reason)
+    held.allowed.set()
+    assert set(ran) <= known
+    steps = {(spec.step, spec.length) for spec in ran if spec.kind == "decode"}
+    assert steps >= {("verify", 256), ("verify", 512), ("decode", 512)}

@@ -21,11 +21,9 @@ from tests.support.language_models import CHATML, SPECIAL, language_bundle
 
 
 @contextlib.contextmanager
-def serving(path: Path, limits: Limits) -> Iterator[Served]:
-    lines = queue.Queue[str]()
-    server = Server(
-        {"tiny": path}, ServeSettings(max_batch_size=2, warm=()), limits, port=0, say=lines.put
-    )
+def serving(path: Path, limits: Limits, **settings: Any) -> Iterator[Served]:
+    lines, chosen = queue.Queue[str](), ServeSettings(max_batch_size=2, warm=(), **settings)
+    server = Server({"tiny": path}, chosen, limits, port=0, say=lines.put)
     thread = threading.Thread(target=server.run)
     thread.start()
     port = int(lines.get(timeout=60).rpartition(":")[2])

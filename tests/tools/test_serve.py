@@ -70,10 +70,12 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         values.warm = text
         assert serve.run(values) == 0
         assert given[-2].warm == kinds
-    values.api_key = ""
+    assert not settings.speculative_decoding
+    values.api_key, values.speculative_decoding = "", "true"
     monkeypatch.setenv("JAXDELEGATE_API_KEY", "c")
     assert serve.run(values) == 0
     assert given[-1].api_keys == ("c",)
+    assert given[-2].speculative_decoding
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "starlette.applications", "prometheus_client"])

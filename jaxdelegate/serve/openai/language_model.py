@@ -173,7 +173,12 @@ class LanguageModel(TextModel):
 
     def _prepare(self) -> None:
         most, close = self.settings.max_num_tokens, self.worker.resources.callback
-        self.engine = Engine(self._path, max_num_tokens=most, **self._engine_options())
+        self.engine = Engine(
+            self._path,
+            max_num_tokens=most,
+            enable_speculative_decoding=self.settings.speculative_decoding,
+            **self._engine_options(),
+        )
         close(self.engine.close)
         self._compiler = self.engine.new_background_compiler()
         close(self._compiler.close)
