@@ -19,6 +19,7 @@ from sample_tasks.tasks import TASKS
 from tests.support.bundles import litertlm, parts
 from tests.support.language_models import language_bundle, language_model
 from tests.support.text_encoders import embedding_bundle, text_encoder
+from tests.support.vision_models import file_of, picture, vision_bundle
 
 ROOT = Path(__file__).parents[1]
 # A heading, or a block, whose group is its code if that is Python.
@@ -65,6 +66,9 @@ def language(folder: Path) -> None:
     model = language_model(capacity=1024)
     (folder / "model.litertlm").write_bytes(language_bundle(model=model))
     (folder / "encoder.litertlm").write_bytes(embedding_bundle(model=text_encoder((32, 64))))
+    (folder / "sees.litertlm").write_bytes(vision_bundle(capacity=256))
+    (folder / "photo.jpg").write_bytes(file_of(picture(40, 30), "JPEG"))
+    (folder / "drawing.png").write_bytes(file_of(picture(20, 30)))
 
 
 def int8(folder: Path) -> None:

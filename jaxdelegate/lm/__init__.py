@@ -1,7 +1,7 @@
 """Language models: text generation and embeddings from bundles, as with `litert_lm`.
 
 `from jaxdelegate import lm as litert_lm` replaces `import litert_lm`: the classes below have the
-names, arguments and results of that package, for text and tools.
+names, arguments and results of that package, for texts, images and tools.
 """
 
 from jaxdelegate.lm.benchmark import Benchmark

@@ -152,11 +152,18 @@ class _Traced:
     # ---- of one sequence
 
     def _step(
-        self, params: Any, caches: Mapping[str, Any], tokens: Any, start: Any, count: Any
+        self,
+        params: Any,
+        caches: Mapping[str, Any],
+        tokens: Any,
+        start: Any,
+        count: Any,
+        *soft: Any,
     ) -> tuple[Caches, dict[str, jax.Array]]:
         """Caches and other outputs, after `count` tokens from `start` on.
 
-        Those beyond have position 0, as in LiteRT-LM: some models recognize them by that.
+        Those beyond have position 0, as in LiteRT-LM: some models recognize them by that. `soft`:
+        the embeddings of tokens that are negative; other embedders see token 0 there.
         """
         graph, step = self._graph, self._one
         inputs: dict[str, Any] = {name: caches[name] for name in step.states}
@@ -166,7 +173,11 @@ class _Traced:
             info = step.inputs[step.tokens]
             inputs[step.tokens] = tokens.astype(info.dtype).reshape(info.shape)
         for name in step.embeddings:
-            found = embedded(self._applies, params, graph.embedders[name], tokens)
+            known = jnp.maximum(tokens, 0) if soft else tokens
+            found = embedded(self._applies, params, graph.embedders[name], known)
+            if soft and name == "embeddings":
+                rows = found.reshape(soft[0].shape)
+                found = jnp.where(tokens[:, None] < 0, soft[0].astype(rows.dtype), rows)
             inputs[name] = found.reshape(step.inputs[name].shape)
         inputs |= self._placed(step.places, step.inputs, start, count)
         outputs = self._applies[""](params[""], inputs)
@@ -203,19 +214,18 @@ class _Traced:
 
     # ---- of all slots
 
-    def _prefill(
-        self, params: Any, caches: Caches, slot: Any, tokens: Any, start: Any, count: Any
-    ) -> tuple[Caches]:
+    def _prefill(self, params: Any, caches: Caches, slot: Any, *values: Any) -> tuple[Caches]:
+        """`values`: tokens, starts and counts, and the embeddings of soft tokens."""
         if self._spec.slots == 1:
-            new, _ = self._step(params, caches, tokens, start, count)
+            new, _ = self._step(params, caches, *values)
             return (new,)
         if self._spec.prompts > 1:
             # Rows without a prompt are beyond the slots: what they compute is dropped.
             own = {name: cache.at[slot].get(mode="clip") for name, cache in caches.items()}
             step = functools.partial(self._step, params)
-            news, _ = jax.vmap(step)(own, tokens, start, count)
+            news, _ = jax.vmap(step)(own, *values)
             return ({n: caches[n].at[slot].set(new, mode="drop") for n, new in news.items()},)
-        new, _ = self._step(params, _of_slot(caches, slot), tokens, start, count)
+        new, _ = self._step(params, _of_slot(caches, slot), *values)
         return (_with_slot(caches, slot, new),)
 
     @staticmethod

@@ -38,6 +38,8 @@ from jaxdelegate.lm.tool_grammars import tool_grammar
 from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.lm.tools import Tool, ToolEventHandler
 from jaxdelegate.lm.unsupported import refuse
+from jaxdelegate.lm.vision.encoded_image import EncodedImage
+from jaxdelegate.lm.vision.message_images import MessageImages, without_files
 
 LOGGER = logging.getLogger("jaxdelegate")
 
@@ -96,6 +98,7 @@ class Conversation(AbstractConversation):
         renderer: Renderer,
         settings: Settings,
         init_seconds: float,
+        images: MessageImages,
     ) -> None:
         """Use `Engine.create_conversation`."""
         super().__init__(
@@ -109,13 +112,14 @@ class Conversation(AbstractConversation):
             chat_template=settings.chat_template,
         )
         self.constrained_decoding_config = settings.constrained_decoding_config
-        self._text, self._settings = text, settings
+        self._text, self._settings, self._reader = text, settings, images
         template = (
             text.metadata.template if settings.chat_template is None else settings.chat_template
         )
         self._tools = [tool.get_tool_description() for tool in settings.tools.values()]
         self._renderer = ToolRenderer(renderer, syntax_of(text.metadata, template), self._tools)
-        self._preface = [stated(m, "create_conversation") for m in settings.messages]
+        self._preface = [self._stated(m, "create_conversation") for m in settings.messages]
+        self._images = self._reader.read(self._preface)
         self._history: list[dict[str, Any]] = []
         self._runner: ModelRunner | None = runner
         self._init_seconds = init_seconds
@@ -152,7 +156,7 @@ class Conversation(AbstractConversation):
         """Send a message, and return the model's answer.
 
         Args:
-            message: a user's text; or Contents, a Message or a dictionary.
+            message: a user's text; or Contents with texts and images, a Message or a dictionary.
             repetition_penalty_config: lowers the logits of tokens that the answer has already.
             no_repeat_ngram_config: forbids repeated n-grams.
             suppress_tokens_config: forbids tokens.
@@ -168,10 +172,11 @@ class Conversation(AbstractConversation):
 
         Raises:
             ModelError: the chat template is damaged, or refuses the message.
-            OptionError: the message has something else than text and results of tools, llguidance
-                refuses the format, or the bundle declares no channel for a budget of thoughts.
+            OptionError: the message has something else than texts, results of tools and, if the
+                engine takes them, images; llguidance refuses the format; or the bundle declares no
+                channel for a budget of thoughts.
             GenerationError: the conversation gets too long, or is closed; no answer matches the
-                format.
+                format; an image is damaged or of an unknown format.
         """
         parts = self.send_message_async(
             message,
@@ -207,7 +212,9 @@ class Conversation(AbstractConversation):
         """
         refuse("send_message", unsupported)
         self._open()
-        own, config = sent(message, "send_message"), thinking_config or self.thinking_config
+        has_images = self._reader.are_allowed
+        own = sent(message, "send_message", has_images=has_images)
+        config = thinking_config or self.thinking_config
         params = self._text.sampling_params(
             self._settings.sampler,
             repetition_penalty_config,
@@ -225,7 +232,8 @@ class Conversation(AbstractConversation):
 
     def render_message_to_string(self, message: AnyMessage) -> str:
         """The text that a message would add to the conversation. Errors as `send_message`."""
-        own = sent(message, "render_message_to_string")
+        has_images = self._reader.are_allowed
+        own = sent(message, "render_message_to_string", has_images=has_images)
         return self._prompt([own], _variables(self.thinking_config)).new
 
     def cancel_process(self) -> None:
@@ -261,8 +269,8 @@ class Conversation(AbstractConversation):
         their reasoning. Then the whole conversation is read again, where LiteRT-LM fails.
         """
         context = {**thinking, **self._settings.extra_context}
-        so_far = [*self._preface, *self._history]
-        whole = self._renderer.render([*so_far, *new], context, ends=True)
+        so_far = [*map(without_files, (*self._preface, *self._history))]
+        whole = self._renderer.render([*so_far, *map(without_files, new)], context, ends=True)
         if not self._history:
             return _Prompt("", whole, is_continued=False)
         before = self._renderer.render(so_far, context, ends=False)
@@ -271,12 +279,17 @@ class Conversation(AbstractConversation):
         forgets = self._settings.forgets_channels and bool(self._history[-1].get("channels"))
         return _Prompt(before, whole[len(before) :], is_continued=not forgets)
 
-    def _tokens(self, prompt: _Prompt) -> list[int]:
-        """The tokens so far stay as the model chose them, unless something before changes."""
-        new = self._text.tokenize(prompt.new)
+    def _tokens(self, prompt: _Prompt, images: Sequence[EncodedImage]) -> list[int]:
+        """The tokens so far stay as the model chose them, unless something before changes.
+
+        `images`: of the new messages.
+        """
+        ids, before = self._reader.ids, prompt.before
         if prompt.is_continued:
-            return [*self._ids, *new]
-        return [*self._text.start_ids, *self._text.tokenize(prompt.before), *new]
+            return [*self._ids, *ids(prompt.new, images)]
+        if not before:  # the new text is the whole one
+            return [*self._text.start_ids, *ids(prompt.new, [*self._images, *images])]
+        return [*self._text.start_ids, *ids(before, self._images), *ids(prompt.new, images)]
 
     # ---- answers
 
@@ -331,10 +344,11 @@ class Conversation(AbstractConversation):
                 "thinking_token_budget: expected -1 where a response_format or "
                 f"constrained_decoding_config says what an answer matches, got {asked.budget}"
             )
-        prompt = self._prompt(messages, asked.thinking)
-        ids = self._tokens(prompt)
-        reading = time.perf_counter()
+        prompt, images = self._prompt(messages, asked.thinking), self._reader.read(messages)
+        ids = self._tokens(prompt, images)
         runner.graph.check(ids, has_answer=True)
+        self._reader.encode([*self._images, *images])
+        reading = time.perf_counter()
         reused = runner.prefill(0, ids)
         runner.cache.wait()
         read = time.perf_counter()
@@ -361,6 +375,10 @@ class Conversation(AbstractConversation):
         if answer.finish_reason != "cancelled":
             self._ids = list(runner.ids(0))
             self._history += [*messages, stated(self._last, "send_message")]
+            self._images += images
+
+    def _stated(self, message: Mapping[str, Any], method: str) -> dict[str, Any]:
+        return stated(message, method, has_images=self._reader.are_allowed)
 
     def _parts(self, texts: Iterator[str], prompt: str) -> Iterator[Message]:
         """The parts of an answer: its text, what channels say, and calls of tools."""

@@ -45,6 +45,8 @@ from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.text_processor import TextProcessor, declaring
 from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_map
 from jaxdelegate.lm.unsupported import refuse
+from jaxdelegate.lm.vision.image_encoder import ImageEncoder
+from jaxdelegate.lm.vision.message_images import MessageImages
 from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
@@ -78,6 +80,7 @@ class Engine(AbstractEngine):
         max_num_images: int | None = None,
         cache_dir: str | None = None,
         *,
+        vision_backend: Backend | type[Backend] | None = None,
         max_batch: int = 8,
         options: Mapping[str, Any] | None = None,
         enable_speculative_decoding: bool | None = None,
@@ -92,10 +95,11 @@ class Engine(AbstractEngine):
             max_num_tokens: of a prompt and its answer, at most; it chooses among caches of several
                 lengths, if the bundle has them. None: as the bundle declares, or as many as the
                 longest caches hold.
-            max_num_images: not supported; None and 0 are accepted.
+            max_num_images: of a message, at most; None: any number.
             cache_dir: the folder of compiled programs, which the next start loads. None:
                 `jaxdelegate` in the user's folder of caches (`$XDG_CACHE_HOME`, or `~/.cache`), of
                 at most 10 GB. ":nocache": they are not stored.
+            vision_backend: where images are encoded; None: messages have none.
             max_batch: the most prompts that `generate` processes at once.
             options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
@@ -108,14 +112,19 @@ class Engine(AbstractEngine):
             OptionError: an option is unknown, out of range or not supported, a package of the extra
                 `lm` is missing, or speculative decoding is requested and the bundle has no drafter.
         """
-        refuse("Engine", {"max_num_images": max_num_images, **unsupported})
+        refuse("Engine", unsupported)
         began = time.perf_counter()
         for name, value in (("max_batch", max_batch), ("max_num_tokens", max_num_tokens)):
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
+        if max_num_images is not None and max_num_images < 0:
+            raise OptionError(f"max_num_images: expected at least 0, got {max_num_images}")
         self.bundle: Bundle = open_bundle(model_path)
         self.max_batch, given = max_batch, instance(backend)
         chosen = with_activations(with_backend(options or {}, given), activation_data_type)
+        self.images, sees = None, instance(vision_backend)
+        if sees is not None:
+            self.images = ImageEncoder(self.bundle, with_backend(options or {}, sees), cache_dir)
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
         others = {part: models[part] for part in (*EMBEDDERS.values(), DRAFTER) if part in models}
@@ -127,6 +136,7 @@ class Engine(AbstractEngine):
             max_num_tokens or self._declared_limit,
             cache_dir,
             attention=self._attention(),
+            soft_size=0 if self.images is None else self.images.size,
         )
         super().__init__(
             model_path=self.bundle.path,
@@ -134,6 +144,7 @@ class Engine(AbstractEngine):
             max_num_tokens=self.graph.limit,
             max_num_images=max_num_images,
             cache_dir=cache_dir,
+            vision_backend=sees,
             enable_speculative_decoding=enable_speculative_decoding,
             activation_data_type=activation_data_type,
             **{name: value for name, value in unsupported.items() if name != "enable_benchmark"},
@@ -318,7 +329,8 @@ class Engine(AbstractEngine):
             constrained_decoding_config=constrained_decoding_config,
         )
         renderer = self.text.renderer(chat_template, text_contents)
-        return Conversation(self.text, runner, renderer, settings, self.init_time_in_second)
+        images = MessageImages(self.images, self.text, self.max_num_images)
+        return Conversation(self.text, runner, renderer, settings, self.init_time_in_second, images)
 
     def generate(
         self,
@@ -433,6 +445,8 @@ class Engine(AbstractEngine):
     def close(self) -> None:
         """Free programs and weights; sessions that exist load them again."""
         self._model.close()
+        if self.images is not None:
+            self.images.close()
 
     def __repr__(self) -> str:
         return f"<Engine {self.model_path!r}, {self.max_num_tokens} tokens>"

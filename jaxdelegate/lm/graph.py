@@ -14,6 +14,7 @@ import numpy as np
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.lm.places import LOCAL_MASKS, MASKS, Attention, Places
+from jaxdelegate.lm.soft_tokens import SoftToken
 from jaxdelegate.op_lowering.spec import Shape
 
 TOKENS, LOGITS = ("tokens", "token_ids"), "logits"
@@ -120,6 +121,7 @@ class LanguageGraph:
         why_no_drafter: why; empty: it has one.
         hidden_size: elements of the hidden state of a token; 0: the model has none to return.
         cache_dtype: in which programs have float32 caches; None: in float32.
+        soft_size: elements of the embedding of a soft token; 0: prompts have no soft tokens.
     """
 
     prefill: tuple[Step, ...]
@@ -135,6 +137,7 @@ class LanguageGraph:
     why_no_drafter: str
     hidden_size: int = 0
     cache_dtype: np.dtype | None = None
+    soft_size: int = 0
 
     def check(self, ids: Sequence[int], *, has_answer: bool = False) -> None:
         """Raise a GenerationError if these tokens are not a sequence for the model.
@@ -150,9 +153,11 @@ class LanguageGraph:
                 f"expected at most {self.limit - has_answer} tokens{answer}, got {len(ids)}: "
                 "shorten the text"
             )
-        wrong = next((i for i in ids if not 0 <= i < self.vocabulary), None)
+        wrong = next((i for i in ids if not (0 <= i < self.vocabulary or _is_soft(i))), None)
         if wrong is not None:
             raise GenerationError(f"expected token ids below {self.vocabulary}, got {wrong}")
+        if _is_soft(ids[-1]):
+            raise GenerationError("expected a text after the last image, got a prompt without one")
 
     @property
     def cache_lengths(self) -> tuple[int, ...]:
@@ -252,6 +257,10 @@ class LanguageGraph:
     def lengths(self) -> tuple[int, ...]:
         """The numbers of tokens that the prefill signatures read at once, ascending."""
         return tuple(step.length for step in self.prefill)
+
+
+def _is_soft(token: int) -> bool:
+    return isinstance(token, SoftToken)
 
 
 def is_cache(state: str) -> bool:

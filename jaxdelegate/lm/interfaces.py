@@ -71,10 +71,10 @@ class AbstractEngine(_Context, abc.ABC):
         model_path: of the bundle.
         backend: where it runs.
         max_num_tokens: of a prompt and its answer, at most.
-        max_num_images: None: images are not supported.
+        max_num_images: of a message, at most; None: any number.
         cache_dir: the folder of compiled programs, as it was given.
-        vision_backend: None, as `max_num_images`.
-        audio_backend: None, as `max_num_images`.
+        vision_backend: where images are encoded; None: messages have none.
+        audio_backend: None: sounds are not supported.
         enable_speculative_decoding: whether the bundle's drafter proposes tokens.
         lora_rank_config: without effect.
         activation_data_type: in which floats it computes.

@@ -128,7 +128,8 @@ class KVCache:
             if place == length < self._graph.capacity and slot not in active:
                 places[slot] -= 1
         pairs = zip(self._ids, places, strict=True)
-        tokens = [ids[place] if ids else 0 for ids, place in pairs]
+        # Only a slot that rests has a soft token last; a later step writes its entry.
+        tokens = [max(ids[place], 0) if ids else 0 for ids, place in pairs]
         return np.array(tokens, np.int32), np.array(places, np.int32)
 
     # ---- arrays

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.errors import JaxDelegateError, ModelError
 from jaxdelegate.lm.device_model import DeviceModel, open_models
 from jaxdelegate.lm.hidden_states import with_hidden_states
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
@@ -16,6 +16,7 @@ from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.program_spec import Array, ProgramSpec, results, signatures
 from jaxdelegate.lm.signatures import language_graph
 from jaxdelegate.op_lowering.dtypes import HALVES
+from jaxdelegate.text import printable
 from jaxdelegate.xla import loops
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         most_tokens: int | None,
         cache_dir: str | None,
         attention: Attention = Attention(),  # noqa: B008 (immutable)
+        soft_size: int = 0,
     ) -> None:
         """Read the model; nothing is compiled yet.
 
@@ -73,9 +75,10 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             most_tokens: see `language_graph`.
             cache_dir: see `Engine`.
             attention: what the bundle declares.
+            soft_size: see `LanguageGraph`.
 
         Raises:
-            ModelError: it is not a model that generates text.
+            ModelError: it is not a model that generates text, or takes no such embeddings.
             OptionError: an option is unknown, or does not apply.
         """
         models = open_models(source, others, options, cache_dir)
@@ -84,8 +87,12 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         graph = language_graph(own, name, most_tokens, signatures, attention)
         decode = models.files[""].records[graph.decode.key]
         self.graph = dataclasses.replace(
-            graph, hidden_size=decode.hidden_size, cache_dtype=cache_dtype(models.compiler)
+            graph,
+            hidden_size=decode.hidden_size,
+            cache_dtype=cache_dtype(models.compiler),
+            soft_size=soft_size,
         )
+        self._check_soft_size(name)
         drafter = self.graph.drafter
         steps = [self.graph.decode.key, *([] if drafter is None else [drafter.verify.key])]
         used = sorted({part for step in steps for part in self.graph.keys(step)})
@@ -96,12 +103,22 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             {
                 "attention": dataclasses.asdict(attention),
                 "has drafter": drafter is not None,
+                **({"soft size": soft_size} if soft_size else {}),
                 "loops": loops.form_on(models.compiler.target.runtime.device),
             },
         )
         self._lengths: dict[tuple[str, int], bool] = {}  # what is computable
         self._resized: dict[int, Mapping[str, Model]] = {}
         self._with_hidden_states: dict[int, Model] = {}
+
+    def _check_soft_size(self, name: str) -> None:
+        embeddings = self.graph.decode.inputs.get("embeddings")
+        size = 0 if embeddings is None else embeddings.shape[-1]
+        if self.graph.soft_size not in (0, size):
+            raise ModelError(
+                f"{printable(name)}: expected a model that takes embeddings of "
+                f"{self.graph.soft_size} elements, as images have, got {size or 'none'}"
+            )
 
     def _keys(self, spec: ProgramSpec) -> Mapping[str, str]:
         return signatures(self.graph, spec)

@@ -1,4 +1,4 @@
-"""What is said in a conversation: the messages of `litert_lm`, for text."""
+"""What is said in a conversation: the messages of `litert_lm`, for texts and images."""
 
 import base64
 import dataclasses
@@ -20,10 +20,10 @@ class Role(enum.Enum):
 
 
 class Content:
-    """A part of a message: `Content.Text(text)`.
+    """A part of a message: `Content.Text(text)`, `Content.ImageFile(path)`.
 
-    The classes for images and sound exist so that messages of `litert_lm` can be read and written;
-    a conversation refuses them.
+    The classes for sound exist so that messages of `litert_lm` can be read and written; a
+    conversation refuses them.
     """
 
     Text: ClassVar[type["Text"]]
@@ -317,11 +317,16 @@ def _content(part: Any) -> Content | None:
     return ImageBytes(blob) if kind == "image" else AudioBytes(blob)
 
 
-def sent(message: AnyMessage, method: str) -> dict[str, Any]:
+def sent(message: AnyMessage, method: str, *, has_images: bool = False) -> dict[str, Any]:
     """A message that a user sends, as templates see it.
 
+    Args:
+        message: the message.
+        method: for messages of errors.
+        has_images: whether it may have images.
+
     Raises:
-        OptionError: it has something else than text.
+        OptionError: it has something else than text and, if it may, images.
         TypeError: it is not a message.
     """
     if isinstance(message, str):
@@ -335,11 +340,11 @@ def sent(message: AnyMessage, method: str) -> dict[str, Any]:
             f"{method}: expected a str, Contents, Message or dict, got {type(message).__name__}"
         )
     # LiteRT-LM sorts the keys of these, which a template may show.
-    return stated(json.loads(json.dumps(message, sort_keys=True)), method)
+    return stated(json.loads(json.dumps(message, sort_keys=True)), method, has_images=has_images)
 
 
-def stated(message: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """A message with a list of contents: texts, and results of tools. Errors as `sent`."""
+def stated(message: Mapping[str, Any], method: str, *, has_images: bool = False) -> dict[str, Any]:
+    """A message with a list of contents: texts, images, results of tools. As `sent`."""
     message = message.to_json() if isinstance(message, Message) else message
     if not isinstance(message.get("role"), str):
         raise TypeError(f"{method}: expected a message with a role, got {message!r}")
@@ -349,7 +354,12 @@ def stated(message: Mapping[str, Any], method: str) -> dict[str, Any]:
     for part in typed:
         kind = part.get("type")
         is_known = kind == "tool_response" or (kind == "text" and isinstance(part.get("text"), str))
-        if not is_known:
+        if kind == "image" and not has_images:
+            raise OptionError(
+                f"{method}: the engine takes no images: open it with vision_backend=Backend.CPU(), "
+                "or another one"
+            )
+        if not is_known and kind != "image":
             raise OptionError(f"{method}: contents of type {kind!r} are not supported; send text")
     calls = [_stated_call(call, method) for call in message.get("tool_calls") or ()]
     return {**message, "content": typed, **({"tool_calls": calls} if calls else {})}

@@ -27,6 +27,7 @@ from jaxdelegate.lm.program_spec import (
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingArrays, SamplingParams, Variant, common_variant
 from jaxdelegate.lm.scores import TokenScore, Top, agreeing, tops
+from jaxdelegate.lm.soft_tokens import as_tokens, fill_embeddings
 from jaxdelegate.pjrt.client import Runtime
 
 
@@ -214,15 +215,17 @@ class ModelRunner:
     def _prefill_arrays(
         self, steps: Sequence[PrefillStep], length: int, prompts: int
     ) -> tuple[np.ndarray, ...]:
-        """Slots, tokens, starts and counts; the slots of rows without a prompt do not exist."""
+        """Slots, tokens, starts, counts, soft tokens; rows without a prompt have no slots."""
         slot = np.arange(self.slots, self.slots + prompts, dtype=np.int32)
         tokens = np.full((prompts, length), self._pad, np.int32)
         start, count = np.zeros((2, prompts), np.int32)
+        soft = np.zeros((prompts, length, self.graph.soft_size), np.float32)
         for row, step in enumerate(steps):
             own = step.ids[step.start : -1]
             slot[row], start[row], count[row] = step.slot, step.start, len(own)
-            tokens[row, : len(own)] = own
-        return slot, tokens, start, count
+            tokens[row, : len(own)] = as_tokens(own)
+            fill_embeddings(soft[row], own)
+        return slot, tokens, start, count, *([soft] if self.graph.soft_size else [])
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Let a slot have the first `count` entries of another one, in place of its own."""

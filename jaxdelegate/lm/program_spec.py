@@ -270,10 +270,11 @@ def results(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
 def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array]:
     """The host's arrays that a program takes, in the order in which they are packed."""
     n, scalar = spec.rows, ((), _INT)
-    if spec.kind == "prefill":  # slot, tokens, start, count
-        shapes = (), (step.length,), (), ()
+    if spec.kind == "prefill":  # slot, tokens, start, count, embeddings of soft tokens
         ahead = (spec.prompts,) if spec.prompts > 1 else ()
-        return [((*ahead, *shape), _INT) for shape in shapes]
+        arrays = [((*ahead, *shape), _INT) for shape in ((), (step.length,), (), ())]
+        soft = (*ahead, step.length, graph.soft_size), _FLOAT
+        return [*arrays, soft] if graph.soft_size else arrays
     if spec.kind == "copy":  # source, target
         return [scalar, scalar]
     if spec.kind == "score":  # token, position, targets, lengths

@@ -263,7 +263,7 @@ def test_mistakes_are_named(talk: Any) -> None:
 
 
 def check_refused(conversation: Conversation) -> None:
-    with pytest.raises(OptionError, match="send_message: contents of type 'image' are not"):
+    with pytest.raises(OptionError, match="send_message: the engine takes no images"):
         conversation.send_message(Contents.of(Content.ImageFile("a.png")))
     with pytest.raises(ValueError, match="max_output_tokens: expected at least 1, got 0"):
         conversation.send_message("a", max_output_tokens=0)

@@ -365,8 +365,8 @@ def test_arguments_and_attributes_of_litert_lm(path: Path) -> None:
             assert (talk.chat_template, list(talk.tools)) == (template, [])
             assert talk.tool_event_handler is talk.lora_config is None
             assert talk.automatic_tool_calling
-    with pytest.raises(OptionError, match="max_num_images is not supported, got 2"):
-        lm.Engine(path, cpu, 64, 2)
+    with lm.Engine(path, cpu, 64, 2) as engine:
+        assert engine.max_num_images == 2
     with pytest.raises(OptionError, match=r"lora_rank_config is not supported, got LoraRankConfig"):
         lm.Engine(path, lora_rank_config=lm.LoraRankConfig(lora_rank=4))
 

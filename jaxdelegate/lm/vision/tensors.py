@@ -1,0 +1,85 @@
+"""What a vision encoder takes: pixels, or patches with their columns and rows.
+
+Source: LiteRT-LM 0.18 (runtime/components/preprocessor/image_preprocessor_utils.cc,
+stb_image_preprocessor.cc).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.vision.resizing import resized
+from jaxdelegate.lm.vision.vision_graph import VisionGraph, VisionStep
+
+
+class ImageTensors(NamedTuple):
+    """One image as a step of the encoder takes it.
+
+    Attributes:
+        step: of the encoder.
+        images: float32, from 0 to 1: [height, width, 3], or patches [n, values].
+        positions: int32 [n, 2]: the column and row of each patch, -1 after the last one; None: it
+            takes no patches.
+        places: how many the image has in a prompt.
+    """
+
+    step: VisionStep
+    images: np.ndarray
+    positions: np.ndarray | None
+    places: int
+
+
+def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
+    """Prepare an image. A GenerationError: it is too long and thin.
+
+    `pixels`: uint8 [height, width, 3].
+    """
+    first = graph.steps[-1]
+    if not graph.most_patches:
+        height, width = first.images.shape[1:3]
+        return ImageTensors(first, _scaled(resized(pixels, height, width)), None, first.count)
+    height, width = _fitting(pixels.shape[:2], graph.most_patches, first.patch, first.pool)
+    patches = _patches(_scaled(resized(pixels, height, width)), first.patch)
+    step = graph.step_for(len(patches))
+    rows, columns = np.divmod(np.arange(len(patches)), width // first.patch)
+    empty = step.patches - len(patches)
+    return ImageTensors(
+        step,
+        np.pad(patches, ((0, empty), (0, 0))),
+        np.pad(np.stack([columns, rows], -1), ((0, empty), (0, 0)), constant_values=-1).astype(
+            np.int32
+        ),
+        len(patches) // first.pool**2,
+    )
+
+
+def _scaled(pixels: np.ndarray) -> np.ndarray:
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def _patches(image: np.ndarray, patch: int) -> np.ndarray:
+    """[n, values]: the rows of patches from the top, each from the left."""
+    height, width, channels = image.shape
+    blocks = image.reshape(height // patch, patch, width // patch, patch, channels)
+    return blocks.transpose(0, 2, 1, 3, 4).reshape(-1, patch * patch * channels)
+
+
+def _fitting(size: tuple[int, ...], most: int, patch: int, pool: int) -> tuple[int, int]:
+    """The height and width that keep an image's shape with at most `most` patches.
+
+    Multiples of `pool` patches, rounded down; at least one of them.
+    """
+    height, width = size
+    side, longest = pool * patch, most // pool**2 * pool * patch
+    # LiteRT-LM computes these in float32.
+    factor = np.sqrt(np.float32(most * patch * patch) / np.float32(height * width))
+    rows, columns = (math.floor(factor * np.float32(n) / np.float32(side)) for n in size)
+    if rows == columns == 0:
+        raise GenerationError(f"the image: expected a larger one, got {width} x {height} pixels")
+    if rows == 0:
+        return side, min(width // height * side, longest)
+    if columns == 0:
+        return min(height // width * side, longest), side
+    return rows * side, columns * side

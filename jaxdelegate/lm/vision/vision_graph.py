@@ -1,0 +1,195 @@
+"""The signatures of a bundle's vision encoder and adapter, and what images they take.
+
+Source: LiteRT-LM 0.18 (runtime/executor/vision_executor_utils.cc,
+vision_litert_compiled_model_executor.cc).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import NoReturn
+
+from jaxdelegate.errors import ModelError
+from jaxdelegate.function.records import Signature, TensorInfo
+from jaxdelegate.op_lowering.spec import Shape
+from jaxdelegate.text import printable
+
+ENCODER, ADAPTER, END = "vision_encoder", "vision_adapter", "end_of_vision"
+IMAGES, POSITIONS, FEATURES = "images", "positions_xy", "features"
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionStep:
+    """A signature of the encoder, and the one of the adapter that takes its features.
+
+    Attributes:
+        key: of the encoder's signature.
+        adapter: the key of the adapter's.
+        images: what the encoder takes: [1, height, width, 3], or patches [1, n, values].
+        positions: columns and rows of patches: int32 [1, n, 2]; None: it takes no patches.
+        features: what it returns: [1, n, size].
+        features_name: of that output.
+        soft_tokens: the adapter's input.
+        embeddings: the adapter's output: [1, count, size].
+        embeddings_name: of that output.
+    """
+
+    key: str
+    adapter: str
+    images: TensorInfo
+    images_name: str
+    positions: TensorInfo | None
+    features: TensorInfo
+    features_name: str
+    soft_tokens: str
+    embeddings: TensorInfo
+    embeddings_name: str
+
+    @property
+    def count(self) -> int:
+        """The most places of an image."""
+        return self.embeddings.shape[-2]
+
+    @property
+    def patches(self) -> int:
+        """The most patches of an image; 0: it takes no patches."""
+        return 0 if self.positions is None else self.images.shape[-2]
+
+    @property
+    def patch(self) -> int:
+        """The height and width of a patch, in pixels."""
+        return math.isqrt(self.images.shape[-1] // 3)
+
+    @property
+    def pool(self) -> int:
+        """How many patches, in each direction, become one place."""
+        return math.isqrt(self.patches // self.count)
+
+
+@dataclasses.dataclass(frozen=True)
+class VisionGraph:
+    """What a bundle's vision parts compute.
+
+    Attributes:
+        steps: for images of different sizes, the smallest first.
+        end: the key of the signature whose output follows an image; None: nothing does.
+        most_patches: of an image; 0: it takes no patches.
+    """
+
+    steps: tuple[VisionStep, ...]
+    end: str | None
+    most_patches: int
+
+    @property
+    def size(self) -> int:
+        """How many elements an embedding has."""
+        return self.steps[-1].embeddings.shape[-1]
+
+    @property
+    def input_shape(self) -> Shape:
+        """[height, width, 3] of an image, or [patches, values] of the largest one."""
+        return self.steps[-1].images.shape[1:]
+
+    def step_for(self, patches: int) -> VisionStep:
+        """The smallest step for an image of `patches` patches."""
+        return next(step for step in self.steps if step.patches >= patches)
+
+    def step(self, key: str) -> VisionStep:
+        """The step of a signature."""
+        return next(step for step in self.steps if step.key == key)
+
+
+def vision_graph(
+    parts: Mapping[str, Mapping[str, Signature]], source: str, most_patches: int
+) -> VisionGraph:
+    """Find the steps among the signatures of the vision parts.
+
+    Args:
+        parts: signatures, by part.
+        source: the bundle, for messages.
+        most_patches: that the bundle declares; 0: as many as the encoder takes.
+
+    Raises:
+        ModelError: a signature is missing, or takes or returns something else.
+    """
+    steps = sorted(
+        (_step(key, each, parts[ADAPTER], source) for key, each in parts[ENCODER].items()),
+        key=lambda step: step.patches,
+    )
+    if not steps:
+        _fail(source, ENCODER, "a signature", "none")
+    takes = steps[-1].patches
+    end = _end(parts[END], steps[-1].embeddings, source) if END in parts else None
+    return VisionGraph(tuple(steps), end, min(takes, most_patches or takes))
+
+
+def _step(
+    key: str, signature: Signature, adapters: Mapping[str, Signature], source: str
+) -> VisionStep:
+    inputs, outputs = dict(signature.inputs), signature.outputs
+    positions = inputs.pop(POSITIONS, None)
+    name = FEATURES if FEATURES in outputs else next(iter(outputs), "")
+    images_name, images = next(iter(inputs.items()), ("", None))
+    is_known = images is not None and len(inputs) == 1 and name
+    if images is None or not (is_known and _takes_images(images, positions)):
+        wanted = "[1, height, width, 3], or patches [1, n, values] with positions_xy [1, n, 2]"
+        _fail(source, ENCODER, f"images {wanted}", str(signature))
+    found = _adapter(outputs[name], adapters)
+    if found is None:
+        got = "; ".join(map(str, adapters.values()))
+        _fail(source, ADAPTER, f"a signature that takes {outputs[name]}", got)
+    adapter, soft_tokens, embeddings = found
+    step = VisionStep(
+        key=key,
+        adapter=adapter,
+        images=images,
+        images_name=images_name,
+        positions=positions,
+        features=outputs[name],
+        features_name=name,
+        soft_tokens=soft_tokens,
+        embeddings=adapters[adapter].outputs[embeddings],
+        embeddings_name=embeddings,
+    )
+    if step.patches and step.pool**2 * step.count != step.patches:
+        wanted = f"a square of patches for each of {step.count} places"
+        _fail(source, ENCODER, wanted, f"{step.patches} patches")
+    return step
+
+
+def _end(signatures: Mapping[str, Signature], embeddings: TensorInfo, source: str) -> str:
+    size = embeddings.shape[-1:]
+    fitting = [
+        key
+        for key, signature in signatures.items()
+        if not signature.inputs and [i.shape[-1:] for i in signature.outputs.values()] == [size]
+    ]
+    if not fitting:
+        wanted = f"a signature without inputs that returns {size[0]} values"
+        _fail(source, END, wanted, "; ".join(map(str, signatures.values())))
+    return fitting[0]
+
+
+def _takes_images(images: TensorInfo, positions: TensorInfo | None) -> bool:
+    shape = images.shape
+    if positions is None:
+        return len(shape) == 4 and shape[0] == 1 and shape[3] == 3
+    is_square = math.isqrt(shape[-1] // 3) ** 2 * 3 == shape[-1]
+    return len(shape) == 3 and shape[0] == 1 and is_square and positions.shape == (*shape[:2], 2)
+
+
+def _adapter(
+    features: TensorInfo, adapters: Mapping[str, Signature]
+) -> tuple[str, str, str] | None:
+    """The key, input and output of the adapter's signature for these features."""
+    for key, signature in adapters.items():
+        ends = [*signature.inputs.items()], [*signature.outputs]
+        if [len(end) for end in ends] == [1, 1] and ends[0][0][1].shape == features.shape:
+            return key, ends[0][0][0], ends[1][0]
+    return None
+
+
+def _fail(source: str, part: str, wanted: str, got: str) -> NoReturn:
+    raise ModelError(
+        f"{printable(source)}!{part}: expected {wanted}, got {printable(got) or 'none'}"
+    )
