@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jaxdelegate.forks  # noqa: F401 (from now on forks are safe)
 from jaxdelegate.errors import (
     CacheWarning,
+    ConversionError,
     DelegationError,
     DeviceMemoryError,
     GenerationError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from jaxdelegate import litert, reference, testing
     from jaxdelegate.bundles.bundle import Bundle, open_bundle
     from jaxdelegate.comparison.precision_check import check_precision
+    from jaxdelegate.conversion.files import from_jax, save_jax
     from jaxdelegate.custom import register_operator
     from jaxdelegate.delegate.jax_delegate import JaxDelegate
     from jaxdelegate.digests import fingerprint
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bundle",
     "CacheWarning",
+    "ConversionError",
     "DelegateOptions",
     "DelegationError",
     "DelegationReport",
@@ -73,6 +76,7 @@ __all__ = [
     "__version__",
     "check_precision",
     "fingerprint",
+    "from_jax",
     "litert",
     "load",
     "load_delegate",
@@ -82,6 +86,7 @@ __all__ = [
     "register_delegate_provider",
     "register_operator",
     "save",
+    "save_jax",
     "testing",
 ]
 
@@ -106,6 +111,8 @@ _LAZY = {
     "register_delegate_provider": ("jaxdelegate.providers", "register_delegate_provider"),
     "register_operator": ("jaxdelegate.custom", "register_operator"),
     "save": ("jaxdelegate.function.files", "save"),
+    "from_jax": ("jaxdelegate.conversion.files", "from_jax"),
+    "save_jax": ("jaxdelegate.conversion.files", "save_jax"),
     "load_delegate": ("jaxdelegate.litert", "load_delegate"),
 }
 _SUBMODULES = ("litert", "reference", "testing")

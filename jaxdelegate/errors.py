@@ -82,6 +82,13 @@ class LoweringError(JaxDelegateError, RuntimeError):
     """
 
 
+class ConversionError(JaxDelegateError, NotImplementedError):
+    """`from_jax` cannot write a function, because TFLite has no operator for a part of it.
+
+    The message names the primitive, the line of the function, and what to write instead.
+    """
+
+
 class GradientError(JaxDelegateError, TypeError, ValueError):
     """A requested gradient does not exist; JAX would return zeros.
 

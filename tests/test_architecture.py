@@ -36,7 +36,7 @@ LAYERS = (
     ("function", "interpreter", "litert", "precompile"),
     ("lm",),
     ("analysis", "comparison", "evaluation", "providers", "sensitivity", "testing"),
-    ("benchmark", "demo", "ray", "serve"),
+    ("benchmark", "conversion", "demo", "ray", "serve"),
     ("tools",),
     ("__init__", "__main__"),
 )

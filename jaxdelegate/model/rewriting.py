@@ -121,7 +121,7 @@ class Rewriting:
         """
         self._drop_buffers()
         self._drop_codes()
-        builder = _Builder(1024 + self._checked_size())
+        builder = AlignedBuilder(1024 + self._checked_size())
         builder.Finish(self.t.Pack(builder), bytes(self._content[4:8]))
         if not with_files:
             return bytes(builder.Output())
@@ -208,7 +208,7 @@ def _details(tensor: Any) -> list[_Reference]:
     return [_Reference(details, f) for f in ("scales", "zeroPoints") if hasattr(details, f)]
 
 
-class _Builder(flatbuffers.Builder):  # type: ignore[misc]  # flatbuffers has no types
+class AlignedBuilder(flatbuffers.Builder):  # type: ignore[misc]  # flatbuffers has no types
     """Aligns vectors of bytes as the schema requires for buffers; the generated code does not."""
 
     def CreateNumpyVector(self, x: np.ndarray) -> int:  # noqa: N802 (overrides)

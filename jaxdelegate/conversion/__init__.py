@@ -1,0 +1,1 @@
+"""A JAX function becomes a .tflite file: `jaxdelegate.from_jax` and `jaxdelegate.save_jax`."""

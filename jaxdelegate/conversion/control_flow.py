@@ -1,0 +1,211 @@
+"""Conditions and loops: IF, WHILE, or unrolled."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.conversion.emitter import BOOL, Emitter
+from jaxdelegate.conversion.graph import Complex, Graph, Value, stored_dtype
+from jaxdelegate.conversion.movement import starts_of
+from jaxdelegate.conversion.table import Primitive
+from jaxdelegate.op_lowering.options import GatherOptions, IfOptions, WhileOptions
+
+_UNROLLED_STEPS = 8  # at most; and
+_UNROLLED_OPERATORS = 200  # equations in all steps
+Run = Callable[..., list[Value]]
+
+
+def _cond(e: Emitter, index: Value, *operands: Value, branches: Any, run: Run, **_: Any) -> Any:
+    if isinstance(index.data, np.ndarray):
+        return run(e, branches[int(np.clip(index.data, 0, len(branches) - 1))], operands)
+    if len(branches) == 1:
+        return run(e, branches[0], operands)
+    which = _condition(index)
+    if which is not None and len(branches) == 2:
+        return _if(e, which, operands, branches[1], branches[0], run)
+    return _switch(e, index, operands, list(branches), run)
+
+
+def _condition(index: Value) -> Value | None:
+    """The boolean that chooses between two branches, if it is one."""
+    node = index.node
+    if node is not None and node.op == "CAST" and node.inputs[0].dtype == BOOL:  # type: ignore[union-attr]
+        return node.inputs[0]
+    return index if index.dtype == BOOL else None
+
+
+def _switch(e: Emitter, index: Value, operands: Any, branches: list[Any], run: Run) -> Any:
+    """A chain of conditions: is it the first branch, or the second ..."""
+    if len(branches) == 1:
+        return run(e, branches[0], operands)
+    is_first = e.compute("LESS_EQUAL", index, e.like(index, 0), dtype=BOOL)
+    if len(branches) == 2:
+        return _if(e, is_first, operands, branches[0], branches[1], run)
+
+    def others(inner: Emitter, values: Sequence[Value]) -> Any:
+        shifted = inner.compute("SUB", values[0], inner.like(values[0], 1))
+        return _switch(inner, shifted, values[1:], branches[1:], run)
+
+    def first(inner: Emitter, values: Sequence[Value]) -> Any:
+        return run(inner, branches[0], values[1:])
+
+    def call(inner: Emitter, branch: Any, values: Sequence[Value]) -> Any:
+        return branch(inner, values)
+
+    return _if(e, is_first, (index, *operands), first, others, call)
+
+
+def _if(e: Emitter, which: Value, operands: Any, yes: Any, no: Any, run: Run) -> list[Value]:
+    variable = [v for v in operands if not v.is_constant]
+    graphs = {}
+    for option, branch in (("then_subgraph_index", yes), ("else_subgraph_index", no)):
+        graphs[option] = subgraph(
+            e, option.split("_")[0], variable, _with_constants(run, branch, operands)
+        )
+    results = [(v.shape, v.dtype) for v in graphs["then_subgraph_index"].outputs]
+    return e.node("IF", [which, *variable], results, IfOptions(), graphs=graphs)
+
+
+def _with_constants(run: Run, branch: Any, operands: Sequence[Value]) -> Any:
+    """A branch on the operands that are not constant."""
+
+    def body(inner: Emitter, inputs: Sequence[Value]) -> list[Value]:
+        rest = iter(inputs)
+        return run(inner, branch, [v if v.is_constant else next(rest) for v in operands])
+
+    return body
+
+
+def subgraph(
+    e: Emitter, name: str, like: Sequence[Value], body: Callable[[Emitter, list[Value]], Any]
+) -> Graph:
+    """A graph with inputs like these values; its outputs are tensors that it computes."""
+    graph = Graph(f"{e.scope}/{name}")
+    graph.inputs = [Value(v.shape, v.dtype, f"{name}_{i}") for i, v in enumerate(like)]
+    inner = e.under(graph)
+    graph.outputs = list(body(inner, list(graph.inputs)))
+    for v in graph.outputs:
+        if isinstance(v, Complex):
+            e.refuse("complex arrays cannot leave a condition or a loop", "carry their parts")
+    return graph
+
+
+def _while(
+    e: Emitter, *inputs: Value, cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int,
+    body_nconsts: int, run: Run, **_: Any,
+) -> list[Value]:  # fmt: skip
+    split = cond_nconsts + body_nconsts
+    cond_consts, body_consts = inputs[:cond_nconsts], inputs[cond_nconsts:split]
+
+    def cond(inner: Emitter, consts: Sequence[Value], carry: Sequence[Value]) -> Any:
+        return run(inner, cond_jaxpr, [*consts[:cond_nconsts], *carry])[0]
+
+    def body(inner: Emitter, consts: Sequence[Value], carry: Sequence[Value]) -> Any:
+        return run(inner, body_jaxpr, [*consts[cond_nconsts:], *carry])
+
+    return loop(e, (*cond_consts, *body_consts), inputs[split:], cond, body)
+
+
+def loop(
+    e: Emitter, consts: Sequence[Value], carry: Sequence[Value], cond: Any, body: Any
+) -> list[Value]:
+    """WHILE, which also carries what it reads; constants are in its subgraphs."""
+    read = [v for v in consts if not v.is_constant]
+    carried = [*carry, *read]
+
+    def with_consts(inputs: Sequence[Value]) -> tuple[list[Value], list[Value]]:
+        rest = iter(inputs[len(carry) :])
+        return [v if v.is_constant else next(rest) for v in consts], list(inputs[: len(carry)])
+
+    def checks(inner: Emitter, values: list[Value]) -> list[Value]:
+        return [cond(inner, *with_consts(values))]
+
+    def steps(inner: Emitter, values: list[Value]) -> list[Value]:
+        return [*body(inner, *with_consts(values)), *values[len(carry) :]]
+
+    graphs = {
+        "cond_subgraph_index": subgraph(e, "cond", carried, checks),
+        "body_subgraph_index": subgraph(e, "body", carried, steps),
+    }
+    results = [(v.shape, v.dtype) for v in carried]
+    return e.node("WHILE", carried, results, WhileOptions(), graphs=graphs)[: len(carry)]
+
+
+def _scan(
+    e: Emitter, *inputs: Value, jaxpr: Any, length: int, reverse: bool, run: Run, **more: Any
+) -> list[Value]:
+    num_consts, num_carry = more["num_consts"], more["num_carry"]
+    split = num_consts + num_carry
+    consts, carry, xs = inputs[:num_consts], inputs[num_consts:split], inputs[split:]
+    if length <= _UNROLLED_STEPS and length * _count(jaxpr) <= _UNROLLED_OPERATORS:
+        order = range(length)[:: -1 if reverse else 1]
+        return _unrolled(e, lambda *values: run(e, jaxpr, [*consts, *values]), order, carry, xs)
+    ys = jaxpr.out_avals[num_carry:]
+    stacks = [e.broadcast(e.const(0, stored_dtype(y.dtype)), (length, *y.shape)) for y in ys]
+
+    def cond(inner: Emitter, _: Any, carried: Sequence[Value]) -> Value:
+        return inner.compute("LESS", carried[0], inner.const(length, np.int32), dtype=BOOL)
+
+    def body(inner: Emitter, read: Sequence[Value], carried: Sequence[Value]) -> list[Value]:
+        step, rest = carried[0], carried[1:]
+        at = inner.compute("SUB", inner.const(length - 1, np.int32), step) if reverse else step
+        elements = [_element(inner, x, at) for x in read[num_consts:]]
+        out = run(inner, jaxpr, [*read[:num_consts], *rest[:num_carry], *elements])
+        kept = zip(rest[num_carry:], out[num_carry:], strict=True)
+        stacked = [_stacked(inner, stack, y, at) for stack, y in kept]
+        return [inner.compute("ADD", step, inner.const(1, np.int32)), *out[:num_carry], *stacked]
+
+    return loop(e, (*consts, *xs), [e.const(0, np.int32), *carry, *stacks], cond, body)[1:]
+
+
+def _count(jaxpr: Any) -> int:
+    """The equations of a jaxpr and of those that it calls."""
+    inner = [p for eqn in jaxpr.eqns for p in eqn.params.values() if hasattr(p, "eqns")]
+    return len(jaxpr.eqns) + sum(map(_count, inner))
+
+
+def _unrolled(
+    e: Emitter, body: Run, order: Sequence[int], carry: Sequence[Value], xs: Sequence[Value]
+) -> list[Value]:
+    count, rows = len(carry), {}
+    for step in order:
+        out = body(*carry, *(_element(e, x, e.const(step, np.int32)) for x in xs))
+        carry, rows[step] = out[:count], out[count:]
+    columns = zip(*(rows[step] for step in sorted(rows)), strict=True)
+    stacks = [e.concatenate([e.reshape(v, (1, *v.shape)) for v in column], 0) for column in columns]
+    return [*carry, *stacks]
+
+
+def _element(e: Emitter, x: Value, at: Value) -> Value:
+    """The element of a stack at a scalar index."""
+    if isinstance(at.data, np.ndarray):
+        if isinstance(x.data, np.ndarray):
+            return e.const(x.data[int(at.data)])
+        row = e.slice(x, [int(at.data), *[0] * (x.rank - 1)], (1, *x.shape[1:]))
+        return e.reshape(row, x.shape[1:])
+    return e.op("GATHER", [x, at], x.shape[1:], x.dtype, GatherOptions(0, 0))
+
+
+def _stacked(e: Emitter, stack: Value, y: Value, at: Value) -> Value:
+    zeros = [e.const(0, np.int32)] * y.rank
+    inputs = [stack, e.reshape(y, (1, *y.shape)), starts_of(e, [at, *zeros])]
+    return e.op("DYNAMIC_UPDATE_SLICE", inputs, stack.shape, stack.dtype)
+
+
+def _call(e: Emitter, *inputs: Value, run: Run, **params: Any) -> list[Value]:
+    """What JAX calls with its derivatives, or compiles at once: its content."""
+    named = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
+    return run(e, next(p for p in named if p is not None), inputs)
+
+
+_CALLS = (
+    "jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint", "custom_jvp_call",
+    "custom_vjp_call", "custom_vjp_call_jaxpr", "composite",
+)  # fmt: skip
+PRIMITIVES = (
+    Primitive("cond", "IF", _cond, "more than two branches: one IF in the other"),
+    Primitive("while", "WHILE", _while, "shapes stay as they are"),
+    Primitive("scan", "WHILE, GATHER", _scan, "at most 8 small steps are written one by one"),
+    *(Primitive(name, "none: its content", _call) for name in _CALLS),
+)

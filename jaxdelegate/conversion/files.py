@@ -1,0 +1,61 @@
+"""`jaxdelegate.from_jax` and `jaxdelegate.save_jax`."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxdelegate.conversion.cleanup import cleaned
+from jaxdelegate.conversion.tracing import signatures_of, traced
+from jaxdelegate.conversion.writing import written
+from jaxdelegate.model.writing import write_file
+
+
+def from_jax(
+    function: Callable[..., Any] | None = None,
+    *examples: Any,
+    params: Any = None,
+    names: Sequence[str] | None = None,
+    signatures: Mapping[str, Sequence[Any]] | None = None,
+) -> bytes:
+    """A JAX function as a .tflite file, without TensorFlow.
+
+    Arrays that the function closes over become constants, named by their place in what holds them.
+    Inputs are named by the function's arguments, and by the place in the argument if that is a
+    pytree; outputs by the place in the result. float16 and bfloat16 become float32.
+
+    Args:
+        function: what `jax.jit` could compile.
+        *examples: its arguments: arrays, or `jax.ShapeDtypeStruct`, in any pytrees.
+        params: the function's first argument, before the examples, if it is to be constants.
+        names: names for the examples instead of those of the arguments.
+        signatures: several functions instead of one: `{key: (function, *examples)}`. They get the
+            same params, and share equal constants. The first is the main one. One function has the
+            key `serving_default`.
+
+    Raises:
+        ConversionError: TFLite has no operator for a primitive, or it does not compute with its
+            types. The message names the primitive, the line of the function, and what to write
+            instead.
+        OptionError: neither a function nor signatures, or names that do not fit the examples.
+    """
+    graphs = {}
+    for key, (f, arguments) in signatures_of(function, examples, signatures).items():
+        graphs[key] = traced(key, f, arguments, params, names)
+        cleaned(graphs[key].graph)
+    return written(graphs)
+
+
+def save_jax(
+    path: str | os.PathLike[str],
+    function: Callable[..., Any] | None = None,
+    *examples: Any,
+    **how: Any,
+) -> None:
+    """Write a JAX function as a .tflite file: see `from_jax`, whose arguments follow the path.
+
+    Raises:
+        ConversionError: as for `from_jax`; nothing is written then.
+        OSError: the file cannot be written.
+    """
+    content = from_jax(function, *examples, **how)
+    write_file(os.fspath(path), lambda file: file.write(content))

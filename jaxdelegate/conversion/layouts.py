@@ -1,0 +1,250 @@
+"""Rules that move transposes and reshapes towards the outputs, where they meet and cancel."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.conversion.graph import Node, Value, constant, scalar_of
+from jaxdelegate.conversion.rewriter import Rewriter, Rule
+from jaxdelegate.op_lowering.options import BatchMatMulOptions, ConcatenationOptions
+
+UNARY = (
+    "ABS", "NEG", "SIGN", "EXP", "LOG", "SQRT", "RSQRT", "SIN", "COS", "TANH", "LOGISTIC", "FLOOR",
+    "CEIL", "ROUND", "SQUARE", "RELU", "RELU6", "GELU", "HARD_SWISH", "ELU", "LEAKY_RELU",
+    "LOGICAL_NOT", "CAST", "ERF", "ERFC",
+)  # fmt: skip
+BINARY = (
+    "ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "POW", "SQUARED_DIFFERENCE", "FLOOR_MOD",
+    "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "LOGICAL_AND",
+    "LOGICAL_OR", "SELECT_V2",
+)  # fmt: skip
+_REDUCERS = ("SUM", "MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
+
+
+def numbers(value: Value | None) -> tuple[int, ...]:
+    """The elements of a constant vector."""
+    assert value is not None
+    return tuple(int(n) for n in np.ravel(value.data))
+
+
+def producer(value: Value | None, *ops: str) -> Node | None:
+    """The operator that computes a value, if it is one of these."""
+    node = None if value is None else value.node
+    return node if node is not None and node.op in ops and not node.keeps else None
+
+
+def _source(node: Node) -> Value:
+    assert node.inputs[0] is not None
+    return node.inputs[0]
+
+
+# ---- transposes
+
+
+def _merged_transposes(r: Rewriter, node: Node) -> Value | None:
+    perm, x = numbers(node.inputs[1]), _source(node)
+    before = producer(x, "TRANSPOSE")
+    if before is not None:
+        first = numbers(before.inputs[1])
+        return r.emitter.transpose(_source(before), [first[i] for i in perm])
+    if perm == tuple(range(len(perm))):
+        return x
+    moved = [i for i in perm if not _is_one(x.shape[i])]
+    return r.emitter.reshape(x, node.output.shape) if moved == sorted(moved) else None
+
+
+def _is_one(n: Any) -> bool:
+    return isinstance(n, int) and n == 1
+
+
+def _permutation(inputs: Sequence[Value | None], rank: int) -> tuple[int, ...] | None:
+    """How all inputs of an operator are transposed; None if they are not, or differ."""
+    perms = set()
+    for v in inputs:
+        assert v is not None
+        before = producer(v, "TRANSPOSE")
+        if before is not None and v.rank == rank:
+            perms.add(numbers(before.inputs[1]))
+        elif not isinstance(v.data, np.ndarray) and v.size != 1:
+            return None
+    return perms.pop() if len(perms) == 1 else None
+
+
+def _below(r: Rewriter, value: Value, perm: tuple[int, ...]) -> Value:
+    """An input of the operator that moves before its transpose."""
+    before = producer(value, "TRANSPOSE")
+    if before is not None and value.rank == len(perm):
+        return _source(before)
+    if value.size == 1:
+        return r.emitter.reshape(value, ()) if value.rank else value
+    full = value.data.reshape((1,) * (len(perm) - value.rank) + value.shape)
+    return constant(np.transpose(full, np.argsort(perm)), value.name)
+
+
+def _elementwise_first(r: Rewriter, node: Node) -> Value | None:
+    perm = _permutation(node.inputs, node.output.rank)
+    if perm is None:
+        return None
+    inputs = [_below(r, v, perm) for v in node.inputs if v is not None]
+    shape = tuple(node.output.shape[i] for i in np.argsort(perm))
+    y = r.emitter.op(node.op, inputs, shape, node.output.dtype, node.options)
+    return r.emitter.transpose(y, perm)
+
+
+def _reduction_first(r: Rewriter, node: Node) -> Value | None:
+    before = producer(node.inputs[0], "TRANSPOSE")
+    if before is None:
+        return None
+    perm, axes = numbers(before.inputs[1]), numbers(node.inputs[1])
+    keep = bool(getattr(node.options, "keep_dims", False))
+    y = r.emitter.reduce(node.op, _source(before), sorted(perm[i] for i in axes), keep=keep)
+    kept = list(perm) if keep else [p for i, p in enumerate(perm) if i not in axes]
+    return r.emitter.transpose(y, np.argsort(np.argsort(kept)))
+
+
+def _pad_first(r: Rewriter, node: Node) -> Value | None:
+    before = producer(node.inputs[0], "TRANSPOSE")
+    if before is None:
+        return None
+    perm, pads = numbers(before.inputs[1]), np.asarray(node.inputs[1].data)  # type: ignore[union-attr]
+    value = node.inputs[2] if node.op == "PADV2" else None
+    padded = r.emitter.pad(_source(before), pads[np.argsort(perm)].tolist(), value)
+    return r.emitter.transpose(padded, perm)
+
+
+def _slice_first(r: Rewriter, node: Node) -> Value | None:
+    before = producer(node.inputs[0], "TRANSPOSE")
+    if before is None or not all(v is not None and v.is_constant for v in node.inputs[1:]):
+        return None
+    perm = numbers(before.inputs[1])
+    inverse = np.argsort(perm)
+    vectors = [constant(np.asarray(v.data)[inverse]) for v in node.inputs[1:]]  # type: ignore[union-attr]
+    shape = tuple(node.output.shape[i] for i in inverse)
+    y = r.emitter.op(node.op, [_source(before), *vectors], shape, node.output.dtype, node.options)
+    return r.emitter.transpose(y, perm)
+
+
+def _concatenation_first(r: Rewriter, node: Node) -> Value | None:
+    perms = {
+        numbers(p.inputs[1]) if (p := producer(v, "TRANSPOSE")) is not None else None
+        for v in node.inputs
+    }
+    perm = perms.pop() if len(perms) == 1 else None
+    if perm is None or not isinstance(node.options, ConcatenationOptions):
+        return None
+    parts = [_source(v.node) for v in node.inputs if v is not None and v.node is not None]
+    return r.emitter.transpose(r.emitter.concatenate(parts, perm[node.options.axis]), perm)
+
+
+# ---- reshapes
+
+
+def _merged_reshapes(r: Rewriter, node: Node) -> Value | None:
+    x = _source(node)
+    if x.shape == node.output.shape:
+        return x
+    before = producer(x, "RESHAPE")
+    if before is not None:
+        return r.emitter.reshape(_source(before), node.output.shape)
+    return _kept_dimensions(r, node)
+
+
+def _kept_dimensions(r: Rewriter, node: Node) -> Value | None:
+    """A reduction whose dimensions come back with size 1: it keeps them."""
+    before = producer(node.inputs[0], *_REDUCERS)
+    if before is None or getattr(before.options, "keep_dims", True):
+        return None
+    x, axes = _source(before), numbers(before.inputs[1])
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    return r.emitter.reduce(before.op, x, axes, keep=True) if kept == node.output.shape else None
+
+
+def _reshape_last(r: Rewriter, node: Node) -> Value | None:
+    """The operator before a reshape that keeps the last dimension, or with scalars any."""
+    places = [i for i, v in enumerate(node.inputs) if v is not None and not v.is_constant]
+    if len(places) != 1:
+        return None
+    before = producer(node.inputs[places[0]], "RESHAPE")
+    if before is None or node.output.shape != before.output.shape:
+        return None
+    x = _source(before)
+    if not x.rank or not r.is_read_once(before.output):
+        return None
+    same_last = bool(node.output.rank) and x.shape[-1:] == node.output.shape[-1:]
+    inputs: list[Value | None] = []
+    for v in node.inputs:
+        assert v is not None
+        small = v if not v.is_constant else _row(v, same_last=same_last)
+        if small is None:
+            return None
+        inputs.append(x if v is before.output else small)
+    y = r.emitter.op(node.op, inputs, x.shape, node.output.dtype, node.options)
+    return r.emitter.reshape(y, node.output.shape)
+
+
+def _row(v: Value, *, same_last: bool) -> Value | None:
+    """A constant that fits any shape, or any with its last dimension."""
+    if scalar_of(v) is not None:
+        return constant(np.asarray(scalar_of(v)), v.name)
+    if same_last and v.rank and v.size == v.shape[-1]:
+        return constant(np.reshape(v.data, v.shape[-1:]), v.name)
+    return None
+
+
+# ---- broadcasts
+
+
+def _without_broadcast(r: Rewriter, node: Node) -> Value | None:
+    """An elementwise operator repeats what is broadcast before."""
+    for i, v in enumerate(node.inputs):
+        before = producer(v, "BROADCAST_TO")
+        if before is None:
+            continue
+        inputs = [*node.inputs[:i], _source(before), *node.inputs[i + 1 :]]
+        shapes = [v.shape for v in inputs if v is not None]
+        if r.emitter.broadcast_shape(*shapes) == node.output.shape:
+            return r.emitter.op(node.op, inputs, node.output.shape, node.output.dtype, node.options)
+    return None
+
+
+def _same_shape(r: Rewriter, node: Node) -> Value | None:
+    x = _source(node)
+    if x.shape == node.output.shape:
+        return x
+    before = producer(x, "BROADCAST_TO")
+    return r.emitter.broadcast(_source(before), node.output.shape) if before is not None else None
+
+
+def _swapped_columns(r: Rewriter, node: Node) -> Value | None:
+    """BATCH_MATMUL reads its second matrix transposed."""
+    before = producer(node.inputs[1], "TRANSPOSE")
+    if before is None or not isinstance(node.options, BatchMatMulOptions):
+        return None
+    perm = numbers(before.inputs[1])
+    if perm != (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2):
+        return None
+    options = BatchMatMulOptions(adj_x=node.options.adj_x, adj_y=not node.options.adj_y)
+    inputs = [node.inputs[0], _source(before)]
+    return r.emitter.op("BATCH_MATMUL", inputs, node.output.shape, node.output.dtype, options)
+
+
+def size_of(axes: Sequence[int], value: Value) -> Any:
+    return math.prod(value.shape[i] for i in axes)
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "TRANSPOSE": (_merged_transposes,),
+    "RESHAPE": (_merged_reshapes,),
+    "BROADCAST_TO": (_same_shape,),
+    "BATCH_MATMUL": (_swapped_columns,),
+    "PAD": (_pad_first,),
+    "PADV2": (_pad_first,),
+    "SLICE": (_slice_first,),
+    "STRIDED_SLICE": (_slice_first,),
+    "CONCATENATION": (_concatenation_first,),
+    **dict.fromkeys(_REDUCERS, (_reduction_first,)),
+    **dict.fromkeys(UNARY, (_elementwise_first, _reshape_last)),
+    **dict.fromkeys(BINARY, (_without_broadcast, _elementwise_first, _reshape_last)),
+}

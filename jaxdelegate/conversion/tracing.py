@@ -1,0 +1,218 @@
+"""A function and its examples become a graph, whose inputs and outputs have names."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdelegate.conversion.emitter import Emitter
+from jaxdelegate.conversion.graph import Complex, Graph, Value, constant, stored_dtype
+from jaxdelegate.conversion.interpreting import run
+from jaxdelegate.errors import ConversionError, OptionError
+from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A graph with the names of its inputs and outputs."""
+
+    graph: Graph
+    inputs: dict[str, Value]
+    outputs: dict[str, Value]
+
+
+def traced(
+    key: str, function: Callable[..., Any], examples: Sequence[Any], params: Any, names: Any
+) -> Traced:
+    """The graph of a function; `params` is its first argument, or None."""
+    given = () if params is None else (params,)
+    leaves, tree = jax.tree.flatten((*given, *examples))
+    shapes = [_example(key, leaf) for leaf in leaves]
+    flat, out = _flattened(function, tree)
+    jaxpr = jax.make_jaxpr(flat)(*shapes)
+    graph = Graph(key)
+    values: list[Value] = []
+    inputs: dict[str, Value] = {}
+    count = len(jax.tree.leaves(given))
+    for name, leaf, aval in zip(
+        _names(function, given, examples, names), leaves, jaxpr.in_avals, strict=True
+    ):
+        value = constant(leaf, name) if len(values) < count else _input(key, name, aval)
+        values.append(value)
+        if not value.is_constant:
+            inputs[name] = value
+    graph.inputs = list(inputs.values())
+    known = {id(leaf): name for name, leaf in _closed_over(function)}
+    consts = [_named(constant(c), known.get(id(c), "constant")) for c in jaxpr.consts]
+    inner = jaxpr.jaxpr
+    opened = _Opened(inner)
+    results = run(Emitter(graph), opened, [*consts, *values])
+    return Traced(graph, inputs, _outputs(key, graph, out[0], results))
+
+
+class _Opened:
+    """A jaxpr whose constants are inputs."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        self.constvars: list[Any] = []
+        self.eqns, self.outvars = jaxpr.eqns, jaxpr.outvars
+        self.invars = [*jaxpr.constvars, *jaxpr.invars]
+
+
+def _named(value: Value, name: str) -> Value:
+    value.name = name
+    return value
+
+
+def _flattened(function: Callable[..., Any], tree: Any) -> tuple[Callable[..., Any], list[Any]]:
+    """The function of leaves, and where the tree of its result will be."""
+    out: list[Any] = []
+
+    def flat(*leaves: Any) -> list[Any]:
+        result = function(*jax.tree.unflatten(tree, leaves))
+        paths, _ = jax.tree_util.tree_flatten_with_path(result)
+        out.append([path for path, _ in paths])
+        return [leaf for _, leaf in paths]
+
+    return flat, out
+
+
+def _example(key: str, leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    try:
+        return jax.eval_shape(jax.numpy.asarray, leaf)
+    except TypeError as error:
+        raise ConversionError(
+            f"from_jax: {key}: an example must be an array, a number or a ShapeDtypeStruct, got "
+            f"{type(leaf).__name__}; bind other arguments with functools.partial"
+        ) from error
+
+
+def _input(key: str, name: str, aval: Any) -> Value:
+    if not isinstance(aval.dtype, np.dtype):
+        raise ConversionError(
+            f"from_jax: {key}: the input {name!r} is a random key, which is not a tensor; create "
+            "random numbers from a constant key, or pass them as an input"
+        )
+    dtype = stored_dtype(aval.dtype)
+    if dtype not in TENSOR_TYPES or dtype.kind not in "fiub" or dtype == np.float64:
+        raise ConversionError(
+            f"from_jax: {key}: the input {name!r} is {aval.dtype.name}, which kernels do not "
+            "compute with; use float32, an integer or a boolean"
+        )
+    return Value(tuple(aval.shape), dtype, name)
+
+
+def _outputs(key: str, graph: Graph, paths: list[Any], results: list[Any]) -> dict[str, Value]:
+    names = _unique([_path(path) or "output" for path in paths])
+    outputs = {}
+    for name, value in zip(names, results, strict=True):
+        if isinstance(value, Complex):
+            raise ConversionError(
+                f"from_jax: {key}: the output {name!r} is complex, and no kernel reads such "
+                "tensors; return its real and imaginary parts"
+            )
+        outputs[name] = value
+    graph.outputs = list(outputs.values())
+    return outputs
+
+
+# ---- names
+
+
+def _path(path: Any) -> str:
+    text = str(jax.tree_util.keystr(path, simple=True, separator="/"))
+    return f"output_{text}" if text.isdigit() else text
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    counts: dict[str, int] = {}
+    unique = []
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+        unique.append(name if counts[name] == 1 else f"{name}_{counts[name] - 1}")
+    return unique
+
+
+def _names(
+    function: Callable[..., Any], given: tuple[Any, ...], examples: Sequence[Any], names: Any
+) -> list[str]:
+    """The name of each leaf of the arguments: the argument's, and its place in the tree."""
+    arguments = _arguments(function, len(given) + len(examples))
+    if names is not None:
+        if len(names) != len(examples):
+            raise OptionError(
+                f"from_jax: names: expected one for each of the {len(examples)} examples, got "
+                f"{list(names)}"
+            )
+        arguments[len(given) :] = list(names)
+    if given:
+        arguments[0] = ""
+    leaves = []
+    for argument, value in zip(arguments, (*given, *examples), strict=True):
+        for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]:
+            place = jax.tree_util.keystr(path, simple=True, separator="/")
+            leaves.append("/".join(part for part in (argument, place) if part) or "params")
+    return _unique(leaves)
+
+
+def _arguments(function: Callable[..., Any], count: int) -> list[str]:
+    default = [f"input_{i}" for i in range(count)]
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return default
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [p.name for p in parameters if p.kind in positional][:count]
+    return [*named, *default[len(named) :]]
+
+
+def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays that a function closes over, with their places."""
+    for name, tree in _held(function):
+        try:
+            leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+        except (TypeError, ValueError):
+            continue
+        for path, leaf in leaves:
+            place = jax.tree_util.keystr(path, simple=True, separator="/")
+            yield "/".join(part for part in (name, place.removesuffix("/value")) if part), leaf
+
+
+def _held(function: Any) -> Iterator[tuple[str, Any]]:
+    function = inspect.unwrap(function) if callable(function) else function
+    if isinstance(function, functools.partial):
+        yield from ((f"arg_{i}", a) for i, a in enumerate(function.args))
+        yield from function.keywords.items()
+        yield from _held(function.func)
+    elif inspect.ismethod(function):
+        yield "", function.__self__
+        yield from _held(function.__func__)
+    elif inspect.isfunction(function):
+        held = inspect.getclosurevars(function)
+        yield from {**held.globals, **held.nonlocals}.items()
+    else:
+        yield "", function
+
+
+def signatures_of(
+    function: Callable[..., Any] | None,
+    examples: Sequence[Any],
+    signatures: Mapping[str, Sequence[Any]] | None,
+) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """The functions by signature, with their examples."""
+    if (function is None) == (signatures is None):
+        raise OptionError(
+            "from_jax: expected a function with examples, or signatures={key: (function, "
+            "*examples)}, and not both"
+        )
+    if signatures is None:
+        return {"serving_default": (function, tuple(examples))}  # type: ignore[dict-item]
+    if not signatures or examples:
+        raise OptionError("from_jax: signatures: expected {key: (function, *examples)}")
+    return {key: (entry[0], tuple(entry[1:])) for key, entry in signatures.items()}
