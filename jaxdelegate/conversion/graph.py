@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.options import Options
+from jaxdelegate.op_lowering.spec import Sparsity
 from jaxdelegate.quant.params import Quantization
 
 _NARROW = {np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)}
@@ -31,6 +32,8 @@ class Value:
     data: Any = None
     node: "Node | None" = None  # what computes it
     quantization: Quantization | None = None
+    sparsity: Sparsity | None = None  # of `data`, which then are the stored values
+    is_variable: bool = False  # keeps its value from one invoke to the next
 
     @property
     def rank(self) -> int:
@@ -67,9 +70,7 @@ class Node:
     options: Options | None = None
     graphs: Mapping[str, "Graph"] = dataclasses.field(default_factory=dict)
     version: int = 1
-    details: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # written back as they were
+    intermediates: Sequence[Value] = ()
     keeps: bool = False  # an operator of a loaded model, which is not rewritten
 
     @property

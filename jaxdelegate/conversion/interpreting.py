@@ -11,6 +11,7 @@ from jaxdelegate.conversion import (
     control_flow,
     elementwise,
     indexing,
+    loaded,
     mathematics,
     movement,
     products,
@@ -21,16 +22,17 @@ from jaxdelegate.conversion.errors_at import user_frame
 from jaxdelegate.conversion.graph import Complex, Value, constant, distinct
 from jaxdelegate.conversion.table import Primitive
 
-_MODULES = (elementwise, mathematics, movement, products, windows, indexing, control_flow)
+_MODULES = (elementwise, mathematics, movement, products, windows, indexing, control_flow, loaded)
 PRIMITIVES = {p.name: p for module in _MODULES for p in module.PRIMITIVES}
 _RUNS = frozenset(p.name for p in control_flow.PRIMITIVES)
-_LAZY = frozenset(("broadcast_in_dim", "iota", "copy", "stop_gradient"))
+_LAZY = frozenset(("tflite_model", "broadcast_in_dim", "iota", "copy", "stop_gradient"))
 _MAX_FOLDED = 1 << 20  # bytes; and
 _MAX_GROWTH = 4  # times the bytes of the inputs
 _REMEDIES = {
     "random_": "create random numbers from a constant key, or pass them as an input",
     "threefry": "create random numbers from a constant key, or pass them as an input",
     "rng_": "create random numbers from a constant key, or pass them as an input",
+    "platform_index": "a model with resource variables is not written back: copy its file",
     "callback": "compute it outside of the function, and pass the result as an input",
     "bitcast": "convert with astype",
 }

@@ -13,6 +13,7 @@ from jaxdelegate.conversion.emitter import Emitter
 from jaxdelegate.conversion.graph import Complex, Graph, Value, constant, stored_dtype
 from jaxdelegate.conversion.interpreting import run
 from jaxdelegate.errors import ConversionError, OptionError
+from jaxdelegate.function.written_calls import written_calls
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 
 
@@ -33,7 +34,8 @@ def traced(
     leaves, tree = jax.tree.flatten((*given, *examples))
     shapes = [_example(key, leaf) for leaf in leaves]
     flat, out = _flattened(function, tree)
-    jaxpr = jax.make_jaxpr(flat)(*shapes)
+    with written_calls():
+        jaxpr = jax.make_jaxpr(flat)(*shapes)
     graph = Graph(key)
     values: list[Value] = []
     inputs: dict[str, Value] = {}

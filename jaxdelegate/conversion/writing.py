@@ -68,7 +68,7 @@ class _Writer:
             self._builders[id(graph)] = self.file if first else self.file.subgraph(name)
         return self.places[id(graph)]
 
-    def graph(self, graph: Graph, *, is_main: bool = True) -> tuple[dict[int, int], list[int]]:
+    def graph(self, graph: Graph) -> tuple[dict[int, int], list[int]]:
         """Write a graph and those that it calls.
 
         Returns:
@@ -77,17 +77,14 @@ class _Writer:
         for node in graph.nodes:
             for called in node.graphs.values():
                 self.reserve(called, called.name)
-        written = _Subgraph(self, self._builders[id(graph)], graph, is_main=is_main).write()
+        written = _Subgraph(self, self._builders[id(graph)], graph).write()
         for called in graph.called():
-            self.graph(called, is_main=False)
+            self.graph(called)
         return written
 
 
 class _Subgraph:
-    def __init__(
-        self, writer: _Writer, builder: SubgraphBuilder, graph: Graph, *, is_main: bool
-    ) -> None:
-        self._is_main = is_main
+    def __init__(self, writer: _Writer, builder: SubgraphBuilder, graph: Graph) -> None:
         self._writer, self._builder, self._graph = writer, builder, graph
         self._tensors: dict[int, int] = {}
         self._names: dict[str, int] = {}
@@ -103,11 +100,10 @@ class _Subgraph:
         return self._tensors, ends
 
     def _ends(self) -> list[int]:
-        """The outputs; what is an input, a constant or twice there is copied."""
+        """The outputs; what is a constant or twice there is copied."""
         ends: list[int] = []
-        inputs = {id(v) for v in self._graph.inputs} if self._is_main else set()
         for v in self._graph.outputs:
-            copied = v.is_constant or id(v) in inputs or self._tensors.get(id(v)) in ends
+            copied = v.is_constant or self._tensors.get(id(v)) in ends
             ends.append(self._tensors[id(self._copy(v) if copied else v)])
         return ends
 
@@ -131,10 +127,13 @@ class _Subgraph:
         if v is None:
             return None
         if id(v) not in self._tensors:
-            if not v.is_constant:
-                raise AssertionError(f"{v.name} is read before it is computed")
-            self._tensors[id(v)] = self._constant(v)
+            known = (self._constant if v.is_constant else self._variable)(v)
+            self._tensors[id(v)] = known
         return self._tensors[id(v)]
+
+    def _variable(self, v: Value) -> int:
+        assert v.is_variable, f"{v.name} is read before it is computed"
+        return self._builder.tensor(*_declared(v), self._name(v), **_details(v), is_variable=True)
 
     def _constant(self, v: Value) -> int:
         if not isinstance(v.data, np.ndarray):
@@ -142,6 +141,9 @@ class _Subgraph:
                 f"from_jax: {self._graph.name}: a random key is not a tensor; create random "
                 "numbers from a constant key, or pass them as an input"
             )
+        if v.sparsity is not None:
+            details = {**_details(v), "shape": v.shape, "sparsity": v.sparsity}
+            return self._builder.constant(v.data, self._name(v), **details)
         small = distinct(v.data)
         if v.data.nbytes < _REPEATED or small.nbytes * 4 > v.data.nbytes:
             return self._builder.constant(v.data, self._name(v), **_details(v))
@@ -163,7 +165,13 @@ class _Subgraph:
         if called:
             options = dataclasses.replace(options, **called)
         version = max(node.version, _version(node))
-        self._builder.operator(node.op, inputs, outputs, options, version=version)
+        inner = [
+            self._builder.tensor(*_declared(v), self._name(v), **_details(v))
+            for v in node.intermediates
+        ]
+        self._builder.operator(
+            node.op, inputs, outputs, options, version=version, intermediates=inner
+        )
 
 
 def _renamed(v: Value, name: str) -> Value:

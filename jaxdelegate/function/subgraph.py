@@ -14,6 +14,7 @@ from jaxdelegate import memory_errors
 from jaxdelegate.compile.programs import GraphState
 from jaxdelegate.device_errors import is_out_of_memory
 from jaxdelegate.errors import DeviceMemoryError, TensorError
+from jaxdelegate.function import written_calls
 from jaxdelegate.function.arguments import device_of, dtype_of, fitting
 from jaxdelegate.function.context import Ends, ModelContext
 from jaxdelegate.function.lowerings import Lowerings
@@ -67,6 +68,7 @@ class SubgraphFunction:
         self._compilers, self._options = model.compilers, view.options
         self._subgraph = entry.subgraph
         _, self._inputs, self.outputs = ends
+        self._entry = model, ends, entry
         constants = ((i, entry.declared[i].const) for i in ends.outputs)
         self._constants = {i: value for i, value in constants if value is not None}
         self._plans = WholePlans(entry, ends.inputs, ends.outputs, most)
@@ -202,6 +204,9 @@ class SubgraphFunction:
                 initial states.
             mode: how it computes.
         """
+        written = written_calls.outputs_of(self, self._entry, params, arrays, mode)
+        if written is not None and state is None:
+            return written, {}
         params = self._weights(mode).fitting(params, mode)
         states = None if state is None else self._states.fitting(state)
         # The jitted function must get the inputs' 64-bit dtypes.
