@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -21,13 +21,19 @@ from jaxdelegate.op_lowering.records.enums import TensorType
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.plan.planner import EntryPoint
 
-if TYPE_CHECKING:
-    from jaxdelegate.function.subgraph import SubgraphFunction
-
 _WRITING: ContextVar[bool] = ContextVar("_WRITING", default=False)
 _ARE_WRITTEN = ("file", "float")  # types of inputs and outputs
 primitive = core.Primitive("tflite_model")
 primitive.multiple_results = True
+
+
+class Called(Protocol):
+    """The function of a subgraph, whose call is the primitive."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]: ...
+    @property
+    def params(self) -> Params: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +42,7 @@ class WrittenCall:
 
     model: ModelContext
     ends: Ends
-    function: "SubgraphFunction"
+    function: Called
     specs: Sequence[TensorSpec]  # of all tensors of the subgraph, for the inputs' shapes
     leaves: tuple[str, ...]
     io: str
@@ -80,7 +86,7 @@ def _is_handle(tensor: Tensor) -> bool:
 
 
 def outputs_of(
-    function: "SubgraphFunction",
+    function: Called,
     entry: tuple[ModelContext, Ends, EntryPoint],
     params: Params,
     arrays: Sequence[Any],

@@ -118,7 +118,7 @@ class Conversation(AbstractConversation):
         )
         self._tools = [tool.get_tool_description() for tool in settings.tools.values()]
         self._renderer = ToolRenderer(renderer, syntax_of(text.metadata, template), self._tools)
-        self._preface = [self._stated(m, "create_conversation") for m in settings.messages]
+        self._preface = [self._checked(m, "create_conversation") for m in settings.messages]
         self._images = self._reader.read(self._preface)
         self._history: list[dict[str, Any]] = []
         self._runner: ModelRunner | None = runner
@@ -377,7 +377,7 @@ class Conversation(AbstractConversation):
             self._history += [*messages, stated(self._last, "send_message")]
             self._images += images
 
-    def _stated(self, message: Mapping[str, Any], method: str) -> dict[str, Any]:
+    def _checked(self, message: Mapping[str, Any], method: str) -> dict[str, Any]:
         return stated(message, method, has_images=self._reader.are_allowed)
 
     def _parts(self, texts: Iterator[str], prompt: str) -> Iterator[Message]:
