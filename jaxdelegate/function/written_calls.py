@@ -66,7 +66,7 @@ class WrittenCall:
         return [jax.core.ShapedArray(s.shape, t) for s, t in zip(specs, dtypes, strict=True)]
 
 
-@primitive.def_abstract_eval
+@primitive.def_abstract_eval  # type: ignore[untyped-decorator]
 def _abstract(*_: Any, call: WrittenCall) -> list[Any]:
     return call.results()
 
@@ -108,4 +108,5 @@ def outputs_of(
     if any(specs[i].is_dynamic for i in ends.outputs):
         return None
     call = WrittenCall(model, ends, function, specs, leaves, mode.io)
-    return tuple(primitive.bind(*(params[n] for n in leaves), *arrays, call=call))
+    operands = (*(params[n] for n in leaves), *arrays)
+    return tuple(primitive.bind(*operands, call=call))  # type: ignore[no-untyped-call]
