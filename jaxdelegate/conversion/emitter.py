@@ -13,8 +13,10 @@ from jaxdelegate.op_lowering.options import (
     CastOptions,
     ConcatenationOptions,
     Options,
+    PackOptions,
     ReducerOptions,
     ReshapeOptions,
+    ShapeOptions,
 )
 
 F32, I32, I64, BOOL = (np.dtype(t) for t in (np.float32, np.int32, np.int64, np.bool_))
@@ -128,14 +130,22 @@ class Emitter:
         """A scalar constant of a tensor's dtype."""
         return self.const(number, value.dtype)
 
-    def sizes(self, numbers: Sequence[Any], what: str = "shape") -> Value:
-        """A vector of constant sizes."""
-        if not all(isinstance(n, int | np.integer) for n in numbers):
-            self.refuse(
-                f"its {what} {tuple(map(str, numbers))} has a symbolic dimension",
-                "give an example with constant dimensions",
-            )
-        return self.const(np.asarray(numbers, np.int32).reshape(-1))
+    def sizes(self, numbers: Sequence[Any]) -> Value:
+        """A vector of sizes; symbolic ones are read from the shape of an input."""
+        if all(isinstance(n, int | np.integer) for n in numbers):
+            return self.const(np.asarray(numbers, np.int32).reshape(-1))
+        parts = [self.const(n, I32) if isinstance(n, int) else self._dimension(n) for n in numbers]
+        return self.op("PACK", parts, (len(parts),), I32, PackOptions(len(parts), 0))
+
+    def _dimension(self, n: Any) -> Value:
+        for v in self.graph.inputs:
+            for i, size in enumerate(v.shape):
+                if not isinstance(size, int) and size == n:
+                    options = ShapeOptions(TENSOR_TYPES[I32])
+                    shape = self.op("SHAPE", [v], (v.rank,), I32, options)
+                    return self.reshape(self.slice(shape, [i], (1,)), ())
+        reason = f"the symbolic dimension {n} is not one of an input"
+        return self.refuse(reason, "give an example with constant dimensions")
 
     # ---- movements
 
@@ -146,10 +156,11 @@ class Emitter:
         if isinstance(x.data, np.ndarray):
             return constant(np.reshape(x.data, shape), x.name)
         target = self._reshape_target(shape)
-        options = ReshapeOptions(tuple(target))
+        known = all(isinstance(n, int | np.integer) for n in target)
+        options = ReshapeOptions(tuple(target) if known else ())
         return self.op("RESHAPE", [x, self.sizes(target)], shape, x.dtype, options)
 
-    def _reshape_target(self, shape: Shape) -> list[int]:
+    def _reshape_target(self, shape: Shape) -> list[Any]:
         """The sizes, with -1 for one symbolic dimension."""
         free = [i for i, n in enumerate(shape) if not isinstance(n, int | np.integer)]
         return [-1 if [i] == free else n for i, n in enumerate(shape)]
@@ -171,10 +182,7 @@ class Emitter:
             return Value(shape, x.dtype, x.name, np.broadcast_to(x.data, shape))
         if x.rank < len(shape):
             x = self.reshape(x, (1,) * (len(shape) - x.rank) + x.shape)
-        return self.op("BROADCAST_TO", [x, self.dimensions(shape)], shape, x.dtype)
-
-    def dimensions(self, shape: Shape) -> Value:
-        return self.sizes(shape)
+        return self.op("BROADCAST_TO", [x, self.sizes(shape)], shape, x.dtype)
 
     def cast(self, x: Value, dtype: Any) -> Value:
         dtype = np.dtype(dtype)

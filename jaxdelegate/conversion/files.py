@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxdelegate.conversion.cleanup import cleaned
 from jaxdelegate.conversion.tracing import signatures_of, traced
+from jaxdelegate.conversion.weights import Weights, checked, with_float16, with_int8
 from jaxdelegate.conversion.writing import written
 from jaxdelegate.model.writing import write_file
 
@@ -16,6 +17,7 @@ def from_jax(
     params: Any = None,
     names: Sequence[str] | None = None,
     signatures: Mapping[str, Sequence[Any]] | None = None,
+    weights: Weights = "float32",
 ) -> bytes:
     """A JAX function as a .tflite file, without TensorFlow.
 
@@ -25,24 +27,37 @@ def from_jax(
 
     Args:
         function: what `jax.jit` could compile.
-        *examples: its arguments: arrays, or `jax.ShapeDtypeStruct`, in any pytrees.
+        *examples: its arguments: arrays, or `jax.ShapeDtypeStruct`, in any pytrees. A symbolic
+            dimension (`jax.export.symbolic_shape`) is free in the file, -1 in `shape_signature`.
         params: the function's first argument, before the examples, if it is to be constants.
         names: names for the examples instead of those of the arguments.
         signatures: several functions instead of one: `{key: (function, *examples)}`. They get the
             same params, and share equal constants. The first is the main one. One function has the
             key `serving_default`.
+        weights: "float16": float32 constants are stored as float16, with a DEQUANTIZE operator for
+            each. "int8": the weights of convolutions and FULLY_CONNECTED of at least 1024 elements
+            are int8 with a scale for each channel, and kernels quantize activations as they run
+            (dynamic range). "float32": all are stored as they are.
+
+    A call of a model that `jaxdelegate.load` read is written as the operators of its file,
+    unchanged; quantized ones stay quantized.
 
     Raises:
         ConversionError: TFLite has no operator for a primitive, or it does not compute with its
             types. The message names the primitive, the line of the function, and what to write
             instead.
-        OptionError: neither a function nor signatures, or names that do not fit the examples.
+        OptionError: neither a function nor signatures, names that do not fit the examples, or other
+            `weights`.
     """
+    checked(weights)
     graphs = {}
     for key, (f, arguments) in signatures_of(function, examples, signatures).items():
         graphs[key] = traced(key, f, arguments, params, names)
         cleaned(graphs[key].graph)
-    return written(graphs)
+        if weights == "int8":
+            with_int8(graphs[key].graph)
+    content = written(graphs)
+    return with_float16(content) if weights == "float16" else content
 
 
 def save_jax(

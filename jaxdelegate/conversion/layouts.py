@@ -172,11 +172,10 @@ def _reshape_last(r: Rewriter, node: Node) -> Value | None:
     x = _source(before)
     if not x.rank or not r.is_read_once(before.output):
         return None
-    same_last = bool(node.output.rank) and x.shape[-1:] == node.output.shape[-1:]
     inputs: list[Value | None] = []
     for v in node.inputs:
         assert v is not None
-        small = v if not v.is_constant else _row(v, same_last=same_last)
+        small = v if not v.is_constant else _row(v, x.shape, node.output.shape)
         if small is None:
             return None
         inputs.append(x if v is before.output else small)
@@ -184,13 +183,36 @@ def _reshape_last(r: Rewriter, node: Node) -> Value | None:
     return r.emitter.reshape(y, node.output.shape)
 
 
-def _row(v: Value, *, same_last: bool) -> Value | None:
-    """A constant that fits any shape, or any with its last dimension."""
+def _places(x: Sequence[Any], y: Sequence[Any]) -> dict[int, int] | None:
+    """The dimension in x of each in y that is not 1, if a reshape only adds or removes ones."""
+    old, new = ([i for i, n in enumerate(s) if not _is_one(n)] for s in (x, y))
+    same = [x[i] for i in old] == [y[i] for i in new]
+    return dict(zip(new, old, strict=True)) if same else None
+
+
+def _row(v: Value, x: Sequence[Any], y: Sequence[Any]) -> Value | None:
+    """A constant for a tensor y as one for x, of which y is a reshape; None if there is none."""
     if scalar_of(v) is not None:
         return constant(np.asarray(scalar_of(v)), v.name)
-    if same_last and v.rank and v.size == v.shape[-1]:
+    if y and x[-1:] == y[-1:] and v.rank and v.size == v.shape[-1]:
         return constant(np.reshape(v.data, v.shape[-1:]), v.name)
-    return None
+    places = _places(x, y)
+    if places is None:
+        return None
+    full, shape = (1,) * (len(y) - v.rank) + v.shape, [1] * len(x)
+    for i, j in places.items():
+        shape[j] = full[i]
+    return constant(np.reshape(v.data, shape), v.name)
+
+
+def _reduction_of_reshape(r: Rewriter, node: Node) -> Value | None:
+    """A reduction before a reshape that only adds or removes dimensions of size 1."""
+    before, axes = producer(node.inputs[0], "RESHAPE"), numbers(node.inputs[1])
+    places = None if before is None else _places(_source(before).shape, before.output.shape)
+    if before is None or places is None or not all(i in places for i in axes):
+        return None
+    y = r.emitter.reduce(node.op, _source(before), sorted(places[i] for i in axes))
+    return r.emitter.reshape(y, node.output.shape)
 
 
 # ---- broadcasts
@@ -244,7 +266,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "SLICE": (_slice_first,),
     "STRIDED_SLICE": (_slice_first,),
     "CONCATENATION": (_concatenation_first,),
-    **dict.fromkeys(_REDUCERS, (_reduction_first,)),
+    **dict.fromkeys(_REDUCERS, (_reduction_first, _reduction_of_reshape)),
     **dict.fromkeys(UNARY, (_elementwise_first, _reshape_last)),
     **dict.fromkeys(BINARY, (_without_broadcast, _elementwise_first, _reshape_last)),
 }

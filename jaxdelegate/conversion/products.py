@@ -219,9 +219,7 @@ def _transposed(
 ) -> Value:
     shape = (x.shape[0], *sizes, kernel.shape[0])
     options = TransposeConvOptions(padding, w.spread[1], w.spread[0])
-    return e.op(
-        "TRANSPOSE_CONV", [e.sizes(shape, "output's shape"), kernel, x], shape, F32, options
-    )
+    return e.op("TRANSPOSE_CONV", [e.sizes(shape), kernel, x], shape, F32, options)
 
 
 def padded_for(

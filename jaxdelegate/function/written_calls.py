@@ -23,7 +23,7 @@ from jaxdelegate.plan.planner import EntryPoint
 
 _WRITING: ContextVar[bool] = ContextVar("_WRITING", default=False)
 _ARE_WRITTEN = ("file", "float")  # types of inputs and outputs
-primitive = core.Primitive("tflite_model")
+primitive: Any = core.Primitive("tflite_model")
 primitive.multiple_results = True
 
 
@@ -66,9 +66,7 @@ class WrittenCall:
         return [jax.core.ShapedArray(s.shape, t) for s, t in zip(specs, dtypes, strict=True)]
 
 
-@primitive.def_abstract_eval  # type: ignore[untyped-decorator]
-def _abstract(*_: Any, call: WrittenCall) -> list[Any]:
-    return call.results()
+primitive.def_abstract_eval(lambda *_, call: call.results())
 
 
 @contextlib.contextmanager
@@ -109,4 +107,4 @@ def outputs_of(
         return None
     call = WrittenCall(model, ends, function, specs, leaves, mode.io)
     operands = (*(params[n] for n in leaves), *arrays)
-    return tuple(primitive.bind(*operands, call=call))  # type: ignore[no-untyped-call]
+    return tuple(primitive.bind(*operands, call=call))
