@@ -5,6 +5,7 @@
         [--platform=gpu --compute_dtype=float16]
     python bench/serve_language_models.py model.litertlm --soak=10000 [--clients=12] [--slots=8]
         [--hostile=9]
+    python bench/serve_language_models.py model.litertlm --equal=1000 [--rounds=2]
 
 First each server answers every chat alone: jaxdelegate's texts must be those of `lm.Engine`, and
 `litert_lm_equal` counts those of litert-lm that are. Chats whose answers hang on rounding are left
@@ -19,6 +20,13 @@ the end, and the server's anonymous resident memory may grow by 2%: the medians 
 the last sixth of the samples after the warm-up, a sixth of the requests. Otherwise the exit status
 is 1. With `--hostile` clients, whose programs take memory, growth is not limited; `slowest_s` says
 how long a request of the others took at most.
+
+`--equal` compares a server with `--batch_invariant` and one without. Each answers as many chats one
+by one, half of which continue others: greedy and seeded, with log probabilities and without. Then
+in each round both get them at once, in random order, and an eighth of them one by one again.
+`differing` counts answers that are not exactly those of the first time, by round; with the
+option there must be none, else the exit status is 1. `cost` is the part of the tokens per second
+that the option takes.
 """
 
 import contextlib
@@ -35,7 +43,19 @@ from typing import Any
 from absl import app, flags
 from harness import append, spread, threads
 from server_process import ServerProcess
-from text_clients import NAME, Case, Soak, answer, at_once, cases, hostile, litert_lm_server
+from text_clients import (
+    NAME,
+    Case,
+    Soak,
+    answer,
+    at_once,
+    cases,
+    continued,
+    hostile,
+    litert_lm_server,
+    mixed_chats,
+    whole_answer,
+)
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("litert_lm", None, "The command litert-lm; None: jaxdelegate alone.")
@@ -47,6 +67,7 @@ flags.DEFINE_integer("answer_tokens", 64, "The most tokens of an answer.", 1)
 flags.DEFINE_integer("requests", 4, "Of each client in a round.", 1)
 flags.DEFINE_integer("rounds", 7, "Timed rounds.", 1)
 flags.DEFINE_integer("soak", 0, "Requests of the soak test; 0: measure.", 0)
+flags.DEFINE_integer("equal", 0, "Chats whose answers must be equal; 0: measure.", 0)
 flags.DEFINE_integer("hostile", 0, "Hostile clients during the soak test.", 0)
 flags.DEFINE_integer("seed", 0, "Of the soak test.")
 flags.DEFINE_string("out", None, "A file to append the JSON line to.")
@@ -58,9 +79,10 @@ _MOST_CHATS = 16  # that differ
 Record = dict[str, Any]
 
 
-def served(bundle: Path) -> ServerProcess:
+def served(bundle: Path, *more: str) -> ServerProcess:
     options = [f"--jax_{name}={value}" for name, value in _options().items()]
-    return ServerProcess(str(bundle), f"--name={NAME}", f"--max_batch_size={FLAGS.slots}", *options)
+    slots = f"--max_batch_size={FLAGS.slots}"
+    return ServerProcess(str(bundle), f"--name={NAME}", slots, *options, *more)
 
 
 def _options() -> dict[str, str]:
@@ -139,6 +161,65 @@ def _free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+# ---- equal answers
+
+
+class Repeated:
+    """A server, its answers to each chat alone, and what it did under load."""
+
+    def __init__(self, port: int, chats: list[dict[str, Any]]) -> None:
+        """Let it answer these chats, then others that continue them."""
+        self._port, self.differing = port, list[int]()
+        self._chats, self._alone = chats, self._answers(1, [*range(len(chats))], chats)
+        more = [continued(*each) for each in zip(chats, self._alone, strict=True)]
+        self._alone += self._answers(1, [*range(len(more))], more)
+        self._chats = [*chats, *more]
+
+    def _answers(
+        self, clients: int, numbers: list[int], chats: list[dict[str, Any]]
+    ) -> list[Record]:
+        return at_once(
+            clients, [functools.partial(whole_answer, self._port, chats[i]) for i in numbers]
+        )
+
+    def rate(self, clients: int, numbers: list[int]) -> float:
+        """Tokens per second; counts the answers that differ."""
+        begin = time.perf_counter()
+        found = self._answers(clients, numbers, self._chats)
+        seconds = time.perf_counter() - begin
+        wanted = [self._alone[i] for i in numbers]
+        self.differing.append(
+            sum(a["choices"] != b["choices"] for a, b in zip(found, wanted, strict=True))
+        )
+        return sum(each["usage"]["completion_tokens"] for each in found) / seconds
+
+
+def equalled(bundle: Path) -> tuple[Record, bool]:
+    chats = mixed_chats(FLAGS.equal // 2, FLAGS.seed)
+    names = {"jaxdelegate": (), "batch_invariant": ("--batch_invariant",)}
+    rates: dict[str, dict[str, list[float]]] = {
+        kind: {name: [] for name in names} for kind in ("at_once", "one_by_one")
+    }
+    with contextlib.ExitStack() as ends:
+        servers = dict[str, Repeated]()
+        for name, options in names.items():
+            server = ends.enter_context(served(bundle, "--warm=none", *options))
+            server.wait_until_ready()
+            servers[name] = Repeated(server.port, chats)
+        for number in range(FLAGS.rounds):
+            order = random.Random(number).sample(range(2 * len(chats)), 2 * len(chats))
+            for name, server in servers.items():
+                rates["at_once"][name].append(server.rate(_most_clients(), order))
+                rates["one_by_one"][name].append(server.rate(1, order[: len(order) // 8]))
+    found: Record = {"requests": 2 * len(chats)}
+    for kind, each in rates.items():
+        pairs = zip(each["batch_invariant"], each["jaxdelegate"], strict=True)
+        cost = spread([1 - invariant / own for invariant, own in pairs])
+        found[kind] = {**{name: spread(values) for name, values in each.items()}, "cost": cost}
+    found["differing"] = {name: server.differing for name, server in servers.items()}
+    return found, not any(servers["batch_invariant"].differing)
+
+
 # ---- soak
 
 
@@ -186,7 +267,10 @@ def main(arguments: list[str]) -> int:
     head = {"bundle": bundle.name, "threads": threads(), "slots": FLAGS.slots}
     head |= {"clients": _most_clients(), "answer_tokens": FLAGS.answer_tokens, **_options()}
     with tempfile.TemporaryDirectory() as folder:
-        if FLAGS.soak:
+        if FLAGS.equal:
+            found, is_healthy = equalled(bundle)
+            append({"bench": "equal_language_models", **head, **found}, FLAGS.out)
+        elif FLAGS.soak:
             found, is_healthy = soaked(bundle)
             append({"bench": "soak_language_models", **head, **found}, FLAGS.out)
         else:

@@ -73,6 +73,46 @@ def _messages(number: int) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "text", "text": content}]}]
 
 
+def mixed_chats(count: int, seed: int) -> list[dict[str, Any]]:
+    """Short and longer ones with instructions in common, greedy and seeded, some with scores."""
+    rng, found = random.Random(seed), list[dict[str, Any]]()
+    systems = [" ".join(rng.choices(_WORDS, k=n)) for n in (2, 9, 16)]
+    for number in range(count):
+        text = " ".join(rng.choices(_WORDS, k=rng.randint(1, 9)))
+        body: dict[str, Any] = {
+            "model": NAME,
+            "messages": [
+                {"role": "system", "content": rng.choice(systems)},
+                {"role": "user", "content": text},
+            ],
+            "max_completion_tokens": rng.randint(1, 24),
+            "temperature": 0,
+        }
+        if number % 2:
+            body |= {"temperature": 1.0, "top_p": 0.9, "seed": rng.randrange(99)}
+        if number % 3 == 0:
+            body |= {"logprobs": True, "top_logprobs": 2}
+        found.append(body)
+    return found
+
+
+def continued(body: dict[str, Any], answered: dict[str, Any]) -> dict[str, Any]:
+    """The next message of a chat, after an answer."""
+    text = answered["choices"][0]["message"]["content"] or ""
+    messages = [
+        *body["messages"],
+        {"role": "assistant", "content": text},
+        {"role": "user", "content": "And?"},
+    ]
+    return {**body, "messages": messages}
+
+
+def whole_answer(port: int, body: dict[str, Any]) -> dict[str, Any]:
+    """The response as it is."""
+    with posted(port, body) as response:
+        return dict(json.loads(response.read()))
+
+
 @contextlib.contextmanager
 def posted(
     port: int, body: dict[str, Any], address: str = "127.0.0.1"

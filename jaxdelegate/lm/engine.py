@@ -85,6 +85,7 @@ class Engine(AbstractEngine):
         options: Mapping[str, Any] | None = None,
         enable_speculative_decoding: bool | None = None,
         activation_data_type: ActivationDataType | None = None,
+        batch_invariant: bool = False,
         **unsupported: Any,
     ) -> None:
         """Open a bundle. Programs are compiled when they are first needed.
@@ -105,12 +106,15 @@ class Engine(AbstractEngine):
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
                 which the model checks at once; only rounding can change answers. None: no.
             activation_data_type: FLOAT16 is the option `compute_dtype="float16"`; None: float32.
+            batch_invariant: whether answers of `generate`, and their log probabilities, are bit for
+                bit those of each prompt alone: see [equal answers](../lm.md#equal-answers).
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
 
         Raises:
             ModelError: the bundle is damaged, or its model is not one that generates text.
             OptionError: an option is unknown, out of range or not supported, a package of the extra
-                `lm` is missing, or speculative decoding is requested and the bundle has no drafter.
+                `lm` is missing, or speculative decoding is requested and the bundle has no drafter,
+                or answers are to be `batch_invariant`.
         """
         refuse("Engine", unsupported)
         began = time.perf_counter()
@@ -120,7 +124,8 @@ class Engine(AbstractEngine):
         if max_num_images is not None and max_num_images < 0:
             raise OptionError(f"max_num_images: expected at least 0, got {max_num_images}")
         self.bundle: Bundle = open_bundle(model_path)
-        self.max_batch, given = max_batch, instance(backend)
+        self.max_batch, self.batch_invariant = max_batch, batch_invariant
+        given = instance(backend)
         chosen = with_activations(with_backend(options or {}, given), activation_data_type)
         self.images, sees = None, instance(vision_backend)
         if sees is not None:
@@ -345,6 +350,8 @@ class Engine(AbstractEngine):
     ) -> list[Completion]:
         """Continue many prompts, `max_batch` at a time; an answer depends on its prompt only.
 
+        Without `batch_invariant` others may change it by rounding.
+
         Args:
             prompts: texts, before which the start token is added; or lists of token ids.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
@@ -373,7 +380,7 @@ class Engine(AbstractEngine):
         if not ids:
             return []
         requests = [Request(i, limit, params, log_probabilities) for i in ids]
-        return generate(self.text, self.new_runner(min(self.max_batch, len(ids))), requests)
+        return generate(self.text, self.new_runner(self._slots_for(len(ids))), requests)
 
     def hidden_states(self, prompts: Sequence[str | Sequence[int]]) -> np.ndarray:
         """The model's states after prompts, from which it computes the next tokens' logits.
@@ -399,7 +406,10 @@ class Engine(AbstractEngine):
         ids = [self.text.prompt_ids(prompt) for prompt in prompts]
         if not ids:
             return np.empty((0, size), np.float32)
-        return hidden_states(self.text, self.new_runner(min(self.max_batch, len(ids))), ids)
+        return hidden_states(self.text, self.new_runner(self._slots_for(len(ids))), ids)
+
+    def _slots_for(self, prompts: int) -> int:
+        return self.max_batch if self.batch_invariant else min(self.max_batch, prompts)
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """The tokens of a prompt; of a text with the start token."""
@@ -412,7 +422,14 @@ class Engine(AbstractEngine):
         stops = self.text.stops.tokens if has_stops else frozenset[int]()
         # LiteRT-LM fills with the declared token, if the model takes tokens.
         pad = self.text.pad_id if self.graph.decode.tokens is not None else 0
-        return ModelRunner(self._model, slots, stops, drafts=self._has_drafts(drafts), pad=pad)
+        return ModelRunner(
+            self._model,
+            slots,
+            stops,
+            drafts=self._has_drafts(drafts),
+            pad=pad,
+            is_invariant=self.batch_invariant,
+        )
 
     def new_scheduler(self, slots: int, compiler: BackgroundCompiler | None = None) -> Scheduler:
         """A scheduler of requests whose tokens someone waits for."""
@@ -427,6 +444,11 @@ class Engine(AbstractEngine):
         is_asked = self.enable_speculative_decoding if asked is None else asked
         if is_asked and self._model.graph.drafter is None:
             raise OptionError(f"enable_speculative_decoding: {self._model.graph.why_no_drafter}")
+        if is_asked and self.batch_invariant:
+            raise OptionError(
+                "enable_speculative_decoding: expected none with batch_invariant, because a "
+                "drafter's tokens are checked by another program; leave one of both out"
+            )
         return bool(is_asked)
 
     @property

@@ -4,9 +4,10 @@ The cache alone decides how long its arrays are, and which entries a new prompt 
 """
 
 import contextlib
+import functools
 import math
-from collections.abc import Container, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,18 @@ from jaxdelegate.lm.program_spec import Array, cache_arrays
 from jaxdelegate.pjrt.client import Runtime
 
 _BLOCK = 32
+
+
+class ReadStep(NamedTuple):
+    """A prefill step of a slot.
+
+    Attributes:
+        length: how many tokens it processes at most.
+        end: how many entries the slot has after it.
+    """
+
+    length: int
+    end: int
 
 
 class KVCache:
@@ -32,15 +45,35 @@ class KVCache:
         arrays: on the device, in the order of `LanguageGraph.carried`.
     """
 
-    def __init__(self, graph: LanguageGraph, slots: int, runtime: Runtime) -> None:
-        """Empty, of the shortest length. A DeviceMemoryError: it does not fit."""
+    def __init__(
+        self,
+        graph: LanguageGraph,
+        slots: int,
+        runtime: Runtime,
+        plan: Callable[[int], Sequence[int]] | None = None,
+    ) -> None:
+        """Empty, of the shortest length.
+
+        Args:
+            graph: whose caches they are.
+            slots: how many sequences it holds.
+            runtime: where its arrays are.
+            plan: the lengths of the prefill steps that write a number of entries. A prompt reuses
+                only what the same steps have written, so that its entries are exactly those of
+                the prompt alone. None: it reuses all that it can.
+
+        Raises:
+            DeviceMemoryError: it does not fit.
+        """
         self._graph, self.slots, self._runtime = graph, slots, runtime
+        self._plan = None if plan is None else functools.lru_cache(1024)(plan)
         self.length = graph.cache_lengths[0]
         arrays = cache_arrays(graph, slots, self.length)
         with self._naming_size(arrays, self.length):
             self.arrays = zeros(runtime, arrays)
         self._ids: list[list[int]] = [[] for _ in range(slots)]
         self._written = [0] * slots  # the most entries since a slot was filled from its beginning
+        self._steps: list[list[ReadStep]] = [[] for _ in range(slots)]  # whose entries are there
 
     @contextlib.contextmanager
     def _naming_size(self, arrays: Sequence[Array], length: int) -> Iterator[None]:
@@ -65,21 +98,35 @@ class KVCache:
 
     @property
     def entries(self) -> int:
-        """How many entries the longest sequence has."""
-        return max(max(len(ids) - 1, 0) for ids in self._ids)
+        """For how many entries programs need caches: as many as the longest sequence has.
+
+        With a plan one more, which the slot writes while it rests: in shorter caches it would
+        write its last entry again, by another program.
+        """
+        more = self._plan is not None
+        longest = max(max(len(ids) - 1 + more, 0) for ids in self._ids)
+        return min(longest, self._graph.capacity) if more else longest
 
     def prefix(self, slot: int, ids: Sequence[int]) -> int:
         """How many of these tokens have entries in a slot that can be reused."""
-        return self.reusable(slot, common_length(self._ids[slot][:-1], ids[:-1]))
+        common = common_length(self._ids[slot][:-1], ids[:-1])
+        return self.reusable(slot, common, len(ids) - 1)
 
-    def reusable(self, slot: int, common: int, written: int = 0) -> int:
-        """How many of a slot's first `common` entries can be reused.
+    def reusable(self, slot: int, common: int, entries: int, more: Sequence[ReadStep] = ()) -> int:
+        """How many of a slot's first `common` entries a prompt can reuse.
 
-        `written`: the most entries that it has until then.
+        Args:
+            slot: that has them.
+            common: whose tokens are those of the prompt.
+            entries: of the prompt.
+            more: steps of the slot until then.
         """
         # A full sequence that rests goes on writing its last entry.
         count = min(common, self._graph.capacity - 1)
-        return count if self._can_rewind(slot, count, written) else 0
+        if self._plan is not None:
+            lengths = self._plan(entries)
+            count = _in_same_steps(lengths, entries, [*self._steps[slot], *more], count)
+        return count if self._can_rewind(slot, count, more[-1].end if more else 0) else 0
 
     def is_intact(self, slot: int) -> bool:
         """Whether all tokens of a slot have entries, also after `truncate`."""
@@ -94,7 +141,22 @@ class KVCache:
         """Let a slot have the first `reused` of these tokens' entries, and the next token."""
         if not reused:
             self._written[slot] = 0
+        self._keep_steps(slot, reused)
         self.set(slot, ids[: reused + 1])
+
+    def _keep_steps(self, slot: int, count: int) -> None:
+        """What the steps have written after the first entries is not there any more."""
+        begins = [0, *(step.end for step in self._steps[slot])]
+        self._steps[slot] = [
+            step._replace(end=min(step.end, count))
+            for step, begin in zip(self._steps[slot], begins, strict=False)
+            if begin < count
+        ]
+
+    def read(self, slot: int, ids: Sequence[int], length: int) -> None:
+        """A prefill step of a length has written the last entries of these tokens."""
+        self.set(slot, ids)
+        self._steps[slot].append(ReadStep(length, len(ids) - 1))
 
     def set(self, slot: int, ids: Sequence[int]) -> None:
         """A program has written the entries of these tokens."""
@@ -110,10 +172,13 @@ class KVCache:
         """A program has copied a slot's entries to another one, which keeps the first `count`."""
         self._ids[target] = self._ids[source][: count + 1]
         self._written[target] = self._written[source]
+        self._steps[target] = self._steps[source]
+        self._keep_steps(target, count)
 
     def truncate(self, slot: int, length: int) -> None:
         """Forget the tokens of a sequence after the first `length`, at least one."""
         del self._ids[slot][length:]
+        self._keep_steps(slot, length - 1)
 
     def last_tokens(
         self, length: int, active: Container[int] = ()
@@ -157,6 +222,22 @@ class KVCache:
         """Wait until the device has computed all entries."""
         for array in self.arrays:
             array.block_until_ready()
+
+
+def _in_same_steps(
+    lengths: Sequence[int], entries: int, steps: Sequence[ReadStep], common: int
+) -> int:
+    """How many of the first `common` entries, written by `steps`, a prompt's own would write so.
+
+    `lengths`: of its steps, which write `entries`.
+    """
+    end = count = 0
+    for length, step in zip(lengths, steps, strict=False):
+        end = min(end + length, entries)
+        if step.length != length or end > min(step.end, common):
+            break
+        count = end
+    return count
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -103,6 +103,7 @@ class ModelRunner:
         *,
         drafts: bool = False,
         pad: int = 0,
+        is_invariant: bool = False,
     ) -> None:
         """No sequences.
 
@@ -112,10 +113,21 @@ class ModelRunner:
             stops: the tokens that end an answer.
             drafts: whether to use the model's drafter.
             pad: the token that fills the rest of a prefill step.
+            is_invariant: whether programs follow from a request alone, whatever other slots do
+                and the caches have.
         """
         self._model, self._stops, self._drafts, self._pad = model, stops, drafts, pad
-        self.cache = KVCache(model.graph, slots, model.runtime)
-        self.specs = ProgramSpecs(model.graph, slots, stops, model.platform, drafts=drafts)
+        self._is_invariant = is_invariant
+        self.specs = ProgramSpecs(
+            model.graph,
+            slots,
+            stops,
+            model.platform,
+            drafts=drafts,
+            is_invariant=is_invariant,
+        )
+        plan = self.specs.plan if is_invariant else None
+        self.cache = KVCache(model.graph, slots, model.runtime, plan)
         self.least_length = 0
         self._slots = [_Slot() for _ in range(slots)]
         self._stacked: tuple[Variant, list[Request], SamplingArrays] | None = None
@@ -135,9 +147,10 @@ class ModelRunner:
         """Whether a program of one slot takes less time than that of all, if the others rest.
 
         On a CPU products of one row do; other devices read weights for as long as they compute. The
-        drafter gains more, and has no such program.
+        drafter gains more, and has no such program. Some of its sums are rounded otherwise.
         """
-        return self.slots > 1 and self._model.platform == "cpu" and self._drafter is None
+        is_free = self._drafter is None and not self._is_invariant
+        return self.slots > 1 and self._model.platform == "cpu" and is_free
 
     def ids(self, slot: int) -> Sequence[int]:
         """All tokens of a sequence, the prompt included."""
@@ -210,7 +223,7 @@ class ModelRunner:
         values = self._prefill_arrays(steps, length, prompts)
         self._run(lambda cache: (self.specs.prefill(length, cache, prompts), values), needed)
         for step in steps:
-            self.cache.set(step.slot, step.ids)
+            self.cache.read(step.slot, step.ids, length)
 
     def _prefill_arrays(
         self, steps: Sequence[PrefillStep], length: int, prompts: int

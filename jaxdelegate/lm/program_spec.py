@@ -23,6 +23,7 @@ from jaxdelegate.lm.graph import (
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant, general_variants
 
 MAX_DECODE_STEPS = 32  # that a program runs before the host sees their results
+_MOST_INVARIANT = 128  # tokens of a step: a beginning is reused in whole steps
 SCORE = 0  # in place of the length of a prefill step: the prompt is scored
 
 Array = tuple[tuple[int, ...], np.dtype]  # its shape and dtype
@@ -122,7 +123,11 @@ class ScoreOutput(NamedTuple):
 
 
 class ProgramSpecs:
-    """The programs that sequences in some slots may need."""
+    """The programs that sequences in some slots may need.
+
+    Attributes:
+        lengths: of the prefill steps, ascending.
+    """
 
     def __init__(
         self,
@@ -132,11 +137,23 @@ class ProgramSpecs:
         platform: str = "cpu",
         *,
         drafts: bool = False,
+        is_invariant: bool = False,
     ) -> None:
-        """`stops`: the tokens that end an answer. `drafts`: whether the drafter is used."""
+        """None is compiled yet.
+
+        Args:
+            graph: the model's signatures.
+            slots: how many sequences there are at once.
+            stops: the tokens that end an answer.
+            platform: "cpu", "gpu" or "tpu".
+            drafts: whether the drafter is used.
+            is_invariant: each prompt is read alone, in short steps.
+        """
         self._drafter = graph.drafter if drafts else None
         self._graph, self._slots, self._stops = graph, slots, tuple(sorted(stops))
-        self._platform = platform
+        self._platform, self._is_invariant = platform, is_invariant
+        most = max((_MOST_INVARIANT, *graph.lengths[:1])) if is_invariant else graph.capacity
+        self.lengths = tuple(n for n in graph.lengths if n <= most)
         self._excluded: set[int] = set()
 
     def prefill(self, tokens: int, length: int, prompts: int = 1) -> ProgramSpec:
@@ -200,7 +217,7 @@ class ProgramSpecs:
             variant: of the sequences that decode; None: none does.
             tokens: of a prefill step that runs now; `SCORE`: prompts are scored.
         """
-        steps = {step.length for step in self._graph.prefill if step.length <= length}
+        steps = {n for n in self.lengths if n <= length}
         steps |= set() if tokens is None else {tokens}
         specs = [
             self.score(length, has_top=True) if n == SCORE else self.prefill(n, length)
@@ -225,11 +242,11 @@ class ProgramSpecs:
     def plan(self, count: int, start: int = 0) -> list[int]:
         """The lengths of the prefill steps for `count` tokens from a place on."""
         graph, padding = self._graph, padding_of(self._platform, self._slots)
-        return prefill_plan(count, start, graph.lengths, graph.capacity, padding)
+        return prefill_plan(count, start, self.lengths, graph.capacity, padding)
 
     def prompts(self, length: int) -> int:
         """How many prompts a program reads by prefill steps of a length."""
-        return prompts_at_once(self._platform, self._slots, length)
+        return 1 if self._is_invariant else prompts_at_once(self._platform, self._slots, length)
 
     def length(self, needed: int) -> int:
         """The length of the shortest caches for a number of tokens."""

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxdelegate.lm.kv_cache import common_length
+from jaxdelegate.lm.kv_cache import ReadStep, common_length
 from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep
 from jaxdelegate.lm.request import Request
 
@@ -58,7 +58,7 @@ class SharedPrefixes:
         first free one: later prompts may continue what the others have.
         """
         had = {slot: self._had(slot, request) for slot in free}
-        whole = [slot for slot, count in had.items() if count and self._is_kept(slot, count)]
+        whole = [slot for slot, count in had.items() if count and self._is_kept(slot, request)]
         whole += [slot for slot, count in had.items() if count and count == len(request.ids) - 1]
         slot = max(whole, key=had.__getitem__, default=next(iter(had)))
         if not self._is_owned(slot, request):
@@ -73,8 +73,9 @@ class SharedPrefixes:
             return 0
         return self._runner.prefix(slot, request.ids)
 
-    def _is_kept(self, slot: int, count: int) -> bool:
-        return count == len(self._runner.ids(slot)) - 1
+    def _is_kept(self, slot: int, request: Request) -> bool:
+        ids = self._runner.ids(slot)[:-1]
+        return common_length(ids, request.ids[:-1]) == len(ids)
 
     def _is_owned(self, slot: int, request: Request) -> bool:
         last = self._requests[slot]  # None: the runner had its entries before
@@ -123,7 +124,8 @@ class SharedPrefixes:
         ]
 
         def most(source: _Source) -> tuple[int, int]:
-            counts = self._counts(source, is_later=self._goes_first(source.slot, slot))
+            is_later = self._goes_first(source.slot, slot)
+            counts = self._counts(source, len(request.ids) - 1, is_later=is_later)
             return max(count for count, _ in counts), counts[0][0]
 
         return max(found, key=most, default=None)
@@ -135,25 +137,26 @@ class SharedPrefixes:
 
     def _shares(self, source: _Source, request: Request, *, is_later: bool) -> list[Share]:
         """The most that a source has or, if `is_later`, will have; then what it has now."""
-        counts = self._counts(source, is_later=is_later)
-        best = max(counts, key=lambda pair: pair[0])  # the first one of several
         tokens = len(request.ids) - 1
+        counts = self._counts(source, tokens, is_later=is_later)
+        best = max(counts, key=lambda pair: pair[0])  # the first one of several
         return [
             Share(source.slot, count, wait, self._rest(tokens, count))
             for count, wait in (best, counts[0])
         ]
 
-    def _counts(self, source: _Source, *, is_later: bool) -> list[tuple[int, int]]:
+    def _counts(self, source: _Source, tokens: int, *, is_later: bool) -> list[tuple[int, int]]:
         """How many entries can be copied now and, if `is_later`, after each of its steps.
 
-        With how many tokens the source processes until then.
+        With how many tokens the source processes until then. `tokens`: that a prompt processes.
         """
         cache, slot, wait = self._runner.cache, source.slot, 0
-        entries = max(len(cache.ids(slot)) - 1, 0)
-        counts = [(cache.reusable(slot, min(source.common, entries)), 0)]
+        common = min(source.common, max(len(cache.ids(slot)) - 1, 0))
+        counts, more = [(cache.reusable(slot, common, tokens), 0)], list[ReadStep]()
         for step in self._prefilling.get(slot, ()) if is_later else ():
-            if counts[-1][0] == source.common:
+            if common == source.common:
                 break
-            wait, entries = wait + step.length, len(step.ids) - 1
-            counts.append((cache.reusable(slot, min(source.common, entries), entries), wait))
+            more.append(ReadStep(step.length, len(step.ids) - 1))
+            wait, common = wait + step.length, min(source.common, more[-1].end)
+            counts.append((cache.reusable(slot, common, tokens, more), wait))
         return counts

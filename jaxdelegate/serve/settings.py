@@ -32,6 +32,8 @@ class ServeSettings:
             clients' prompts. It lets them guess these, by the count of cached tokens or the time.
         speculative_decoding: whether the drafters of language models propose tokens. It is an error
             if one has none.
+        batch_invariant: whether answers of language models are the same, bit for bit, whatever
+            other requests there are and what caches have of prompts.
         warm: kinds of requests to language models, of WARM_KINDS, whose programs are compiled in
             the background as soon as a model is ready. Those of others are compiled when needed.
         session_count: how many sequences of a model with states may be open at once.
@@ -52,6 +54,7 @@ class ServeSettings:
     max_num_tokens: int | None = None
     share_prefixes: bool = False
     speculative_decoding: bool = False
+    batch_invariant: bool = False
     warm: Collection[str] = WARM_KINDS
     session_count: int = 4096
     sessions_per_client: int = 1024

@@ -77,6 +77,10 @@ FLAGS = (
         ("true", "false"),
     ),
     Flag(
+        "batch_invariant", bool, _SETTINGS.batch_invariant,
+        "Whether the answers of language models depend on no other request, not even by rounding.",
+    ),
+    Flag(
         "warm", str, "all",
         "Kinds of requests to language models whose programs are compiled in the background once a "
         f"model is ready: all, none, or some of {','.join(WARM_KINDS)}.",

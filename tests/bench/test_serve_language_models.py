@@ -1,4 +1,4 @@
-"""bench/serve_language_models.py: both modes with small counts; what counts as wrong."""
+"""bench/serve_language_models.py: all modes with small counts; what counts as wrong."""
 
 import importlib
 import json
@@ -70,3 +70,13 @@ def test_a_wrong_text_and_a_lost_request_are_errors(monkeypatch: pytest.MonkeyPa
     wrong, lost = soak.errors
     assert "expected 'right', got 'wrong'" in wrong
     assert "ConnectionResetError" in lost
+
+
+@pytest.mark.slow
+def test_equal_answers(tmp_path: Path) -> None:
+    found = ran(tmp_path, "--equal=24", "--clients=3", "--slots=3", "--rounds=1")
+    assert found["requests"] == 24
+    assert found["differing"]["batch_invariant"] == [0, 0]
+    assert len(found["differing"]["jaxdelegate"]) == 2
+    for kind in ("at_once", "one_by_one"):
+        assert found[kind]["batch_invariant"]["median"] > 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.lm.kv_cache import KVCache
+from jaxdelegate.lm.kv_cache import KVCache, ReadStep
 from jaxdelegate.lm.language_model import LanguageModel
 from jaxdelegate.lm.program_spec import ProgramSpec
 from jaxdelegate.lm.request import Request
@@ -279,9 +279,9 @@ def test_a_copy_forgets_what_its_source_has_forgotten(
     cache.copy(0, 1, 16)
     assert cache.ids(1) == [*range(5, 22)]
     assert (cache.prefix(1, cache.ids(1)), cache.prefix(1, [*range(5, 20)])) == (16, 0)
-    assert (cache.reusable(1, 14, 18), cache.reusable(1, 15), cache.reusable(1, 16, 21)) == (
-        *(0, 15, 0),
-    )
+    later = [[ReadStep(8, n)] for n in (18, 21)]
+    assert [cache.reusable(1, *case) for case in ((14, 30, later[0]), (15, 30))] == [0, 15]
+    assert cache.reusable(1, 16, 30, later[1]) == 0
 
 
 def test_the_programs_of_a_prompt_that_goes_first_may_not_be_there(

@@ -562,6 +562,20 @@ def test_a_chat_does_not_tell_what_others_embedded(served: Served) -> None:
         assert cached(served.call(TEXT, {"prompt": text, "max_tokens": 1}, **headers)) == known
 
 
+@pytest.mark.parametrize("is_set", [False, True])
+def test_the_engine_has_equal_answers_if_the_server_has(
+    is_set: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.litertlm"
+    path.write_bytes(language_bundle())
+    model = LanguageModel(path, "m", ServeSettings(batch_invariant=is_set), TextRecorder())
+    for name in ("_warm_up", "_begin_warming"):
+        monkeypatch.setattr(model, name, lambda _engine: None)
+    with model.worker.resources:
+        model._prepare()
+        assert model.engine.batch_invariant is is_set
+
+
 def test_a_forked_process_says_that_it_cannot_generate(tmp_path: Path) -> None:
     model = LanguageModel(tmp_path / "m.litertlm", "m", ServeSettings(), TextRecorder())
     model.worker.fail_after_fork()

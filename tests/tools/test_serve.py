@@ -56,6 +56,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxdelegate.serve.running.Server", Server)
     values = command_line.declared(serve)
     values(["serve", "--session_count=9", "--sessions_per_client=3", "--session_idle_s=5"])
+    values.batch_invariant = True
     values.api_key, values.strict_fields = "a, b", True
     values.session_hold_s, values.max_held_bytes, values.graph = 2.0, 1000, "a/m.tflite"
     assert serve.run(values) == 0
@@ -65,7 +66,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.session_idle_s, settings.session_hold_s) == (5, 2)
     assert limits.max_held_bytes == 1000
     assert (limits.api_keys, limits.strict_fields) == (("a", "b"), True)
-    assert settings.warm == WARM_KINDS
+    assert (settings.warm, settings.batch_invariant) == (WARM_KINDS, True)
     for text, kinds in (("none", ()), ("long, json", ("long", "json"))):
         values.warm = text
         assert serve.run(values) == 0

@@ -172,11 +172,12 @@ class LanguageModel(TextModel):
     # ---- in the thread
 
     def _prepare(self) -> None:
-        most, close = self.settings.max_num_tokens, self.worker.resources.callback
+        settings, close = self.settings, self.worker.resources.callback
         self.engine = Engine(
             self._path,
-            max_num_tokens=most,
-            enable_speculative_decoding=self.settings.speculative_decoding,
+            max_num_tokens=settings.max_num_tokens,
+            enable_speculative_decoding=settings.speculative_decoding,
+            batch_invariant=settings.batch_invariant,
             **self._engine_options(),
         )
         close(self.engine.close)
