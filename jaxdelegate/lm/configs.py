@@ -71,8 +71,8 @@ def instance(backend: Backend | type[Backend] | None) -> Backend | None:
 
 
 def with_backend(options: Mapping[str, Any], backend: Backend | None) -> dict[str, Any]:
-    """JaxDelegate's options with the platform of a backend."""
-    if backend is None:
+    """JaxDelegate's options with the platform of a backend; `Backend()` leaves them."""
+    if backend is None or type(backend) is Backend:
         return dict(options)
     if isinstance(backend, CPU) and backend.thread_count is not None:
         _LOGGER.warning(

@@ -100,7 +100,8 @@ class Engine(AbstractEngine):
             cache_dir: the folder of compiled programs, which the next start loads. None:
                 `jaxdelegate` in the user's folder of caches (`$XDG_CACHE_HOME`, or `~/.cache`), of
                 at most 10 GB. ":nocache": they are not stored.
-            vision_backend: where images are encoded; None: messages have none.
+            vision_backend: where images are encoded; None: messages have none. `Backend()`: where
+                the language model runs.
             max_batch: the most prompts that `generate` processes at once.
             options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of

@@ -630,11 +630,17 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
         "expected one of developer, system",
     ),
     "content": ({"messages": [{"role": "user"}]}, 400, "messages[0].content", "expected a string"),
+    "sound": (
+        {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+        400,
+        "messages[0].content[0].type",
+        "expected one of text, image_url",
+    ),
     "image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         400,
-        "messages[0].content[0].type",
-        "reads text only",
+        "messages[0].content[0].image_url",
+        "expected a string",
     ),
     "surrogate": (
         b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',

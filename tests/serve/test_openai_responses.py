@@ -371,9 +371,9 @@ def test_a_stream_that_fails() -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "nothing is stored"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "one of user"),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
             "input[0].content[0].type",
-            "text only",
+            "or, of the user, input_image",
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},

@@ -25,23 +25,34 @@ def pixels_of(data: bytes) -> np.ndarray:
         GenerationError: the file is too large or damaged, or of another format.
         OptionError: pillow is not installed.
     """
+    with _opened(data) as image:
+        try:
+            return _rgb(image)
+        except Exception as error:  # of a damaged file
+            _fail_as_damaged(error)
+
+
+def pixel_count(data: bytes) -> int:
+    """How many pixels an image's file declares. Errors as `pixels_of`."""
+    with _opened(data) as image:
+        return int(image.width * image.height)
+
+
+def _opened(data: bytes) -> Any:
+    """An image of which only the size is read."""
     if len(data) > MOST_BYTES:
         _fail(f"expected at most {MOST_BYTES} bytes, got {len(data)}: send a smaller file")
     pillow = optional_module("PIL.Image", "lm")
     try:
-        opened = pillow.open(io.BytesIO(data), formats=FORMATS)
+        image = pillow.open(io.BytesIO(data), formats=FORMATS)
     except pillow.UnidentifiedImageError:
         _fail(f"expected a file of the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
-    except Exception as error:  # of a damaged file
+    except Exception as error:  # as above
         _fail_as_damaged(error)
-    with opened:
-        width, height = opened.size
-        if not 0 < width * height <= MOST_PIXELS:
-            _fail(f"expected at most {MOST_PIXELS} pixels, got {width} x {height}: make it smaller")
-        try:
-            return _rgb(opened)
-        except Exception as error:  # as above
-            _fail_as_damaged(error)
+    width, height = image.size
+    if not 0 < width * height <= MOST_PIXELS:
+        _fail(f"expected at most {MOST_PIXELS} pixels, got {width} x {height}: make it smaller")
+    return image
 
 
 def _rgb(opened: Any) -> np.ndarray:

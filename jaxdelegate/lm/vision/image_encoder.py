@@ -142,6 +142,15 @@ class ImageEncoder:
         self._model.close()
 
 
+def takes_images(bundle: Bundle) -> bool:
+    """Whether a bundle has vision parts of a family that is supported."""
+    try:
+        needed = [ENCODER, ADAPTER, *([END] if image_rules(bundle).has_end else [])]
+    except OptionError:
+        return False
+    return all(part in bundle.models for part in needed)
+
+
 def _check(bundle: Bundle, parts: Sequence[str]) -> None:
     missing = [part for part in parts if part not in bundle.models]
     if missing:

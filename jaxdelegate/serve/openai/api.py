@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.serve import bodies
-from jaxdelegate.serve.clients import RequestError, shown
+from jaxdelegate.serve.clients import Client, RequestError, shown
 from jaxdelegate.serve.endpoints import (
     RESERVATIONS,
     Stream,
@@ -29,6 +29,7 @@ from jaxdelegate.serve.openai import tokenization
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Delta
 from jaxdelegate.serve.openai.fields import ApiError
+from jaxdelegate.serve.openai.images import has_images, size_without_images
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.prompts import Prompts, Texts, rendered
@@ -140,11 +141,14 @@ class _Api:
         return json_response(tokenization.info(model))
 
     async def _answered(self, request: Request, read: ReadRequest) -> Response:
-        prompts = await self._prepared(request, functools.partial(self._prompts, read))
+        client = client_of(request)
+        prompts = await self._prepared(request, functools.partial(self._prompts, read, client))
         model, asked = prompts.model, prompts.request
         if prompts.grammar is not None:
             await self._in_turn(request, self._schemas, lambda: self._constrain(prompts))
-        jobs = prompts.jobs(client_of(request))
+        if prompts.images:
+            await while_connected(request.receive, self._encoded(prompts))
+        jobs = prompts.jobs(client)
         answers = Answers(model.worker, jobs, model.settings.answer_timeout_s)
         request.scope[RESERVATIONS].append(answers)
         answers.submit()
@@ -162,13 +166,20 @@ class _Api:
         # Scores of a prompt may be many.
         return response() if asked.scored_top is None else await asyncio.to_thread(response)
 
+    async def _encoded(self, prompts: Prompts) -> None:
+        """Encode the images of a request; those of others at the same time are in the same run."""
+        encoding = asyncio.wrap_future(in_thread(lambda: self._encode(prompts)))
+        encoding.add_done_callback(asyncio.Future.exception)  # none waits if the client left
+        await asyncio.shield(encoding)
+
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
         """Read the body, and prepare the request in a thread."""
         body = await bodies.read(request, self._budgets)
-        if len(body) > MAX_JSON_BYTES:
-            expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {len(body)}"
+        if len(body) > MAX_JSON_BYTES and (size := size_without_images(body)) > MAX_JSON_BYTES:
+            expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {size}"
             raise ApiError(expected, 413)
-        lane = self._long if len(body) > SMALL else self._short
+        is_long = len(body) > SMALL or has_images(body)
+        lane = self._long if is_long else self._short
         return await self._in_turn(request, lane, lambda: prepare(body))
 
     async def _in_turn(self, request: Request, lane: asyncio.Semaphore, work: Callable[[], T]) -> T:
@@ -190,16 +201,22 @@ class _Api:
 
     # ---- in a thread
 
-    def _prompts(self, read: ReadRequest, body: Buffer) -> Prompts:
+    def _prompts(self, read: ReadRequest, client: Client, body: Buffer) -> Prompts:
         request = read(body)
         self._check_known(request.ignored)
-        return Prompts(self._ready_language_model(request.model), request)
+        return Prompts(self._ready_language_model(request.model), request, client)
+
+    def _encode(self, prompts: Prompts) -> None:
+        self._served.check_ready(prompts.model)  # it may have waited
+        prompts.encode()
 
     def _tokens(self, body: Buffer) -> dict[str, Any]:
         request = tokenize_request(body)
         self._check_known(request.ignored)
         if isinstance(request.prompt, Chat):
             model = self._ready_language_model(request.model)
+            if request.prompt.images:
+                raise ApiError("expected only texts here", param="messages")
             text = rendered(model.tool_renderer(request.prompt), request.prompt)
             request = dataclasses.replace(request, prompt=text)
         return tokenization.tokens(self._ready(request.model), request)

@@ -8,8 +8,9 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.configs import RepetitionPenaltyConfig, SamplerConfig
+from jaxdelegate.lm.configs import Backend, RepetitionPenaltyConfig, SamplerConfig
 from jaxdelegate.lm.constraints import Constraint, Grammar
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
@@ -21,6 +22,7 @@ from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_prompts import ToolRenderer
+from jaxdelegate.lm.vision.image_encoder import takes_images
 from jaxdelegate.lm.warm_up import warm_programs
 from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
@@ -91,7 +93,7 @@ class LanguageModel(TextModel):
             self._params(asked, number),
             asked.has_scores,
             constraint,
-            owner=self._owner(client, asked.cache_salt),
+            owner=self.owner(client, asked.cache_salt),
             stops=self._stops(ends),
             top=asked.top,
             prompt_top=asked.scored_top,
@@ -146,7 +148,7 @@ class LanguageModel(TextModel):
             seed,
         )
 
-    def _owner(self, client: Client, salt: str = "") -> Hashable:
+    def owner(self, client: Client, salt: str = "") -> Hashable:
         """Who may use caches that a client's prompt has filled."""
         return None if self.settings.share_prefixes else client, salt
 
@@ -156,7 +158,7 @@ class LanguageModel(TextModel):
     async def _embedding(self, tokens: Sequence[int], client: Client) -> np.ndarray:
         """The hidden state of a text's last token."""
         stream = StoppedStream(TextStream(self.engine.tokenizer, tokens), ())
-        request = dataclasses.replace(hidden_state_request(tokens), owner=self._owner(client))
+        request = dataclasses.replace(hidden_state_request(tokens), owner=self.owner(client))
         turns = client._replace(key=client.key + _EMBEDDINGS)
         job = Job(0, turns, request, stream)
         answers = Answers(self.worker, [job])
@@ -173,9 +175,12 @@ class LanguageModel(TextModel):
 
     def _prepare(self) -> None:
         settings, close = self.settings, self.worker.resources.callback
+        # Images are encoded where the language model runs.
+        images = Backend() if takes_images(open_bundle(self._path)) else None
         self.engine = Engine(
             self._path,
             max_num_tokens=settings.max_num_tokens,
+            vision_backend=images,
             enable_speculative_decoding=settings.speculative_decoding,
             batch_invariant=settings.batch_invariant,
             **self._engine_options(),

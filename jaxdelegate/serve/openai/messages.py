@@ -1,11 +1,11 @@
 """The messages of a chat, and the fields that say how they become a prompt."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.serve.clients import shown
-from jaxdelegate.serve.openai import tools
+from jaxdelegate.serve.openai import images, tools
 from jaxdelegate.serve.openai.fields import (
     FLAG,
     OBJECT,
@@ -28,7 +28,7 @@ CONTENT = Kind(
     "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
 )
 _BUDGET, _THINKING = integers(-1), one_of("enabled", "adaptive", "disabled")
-_TEXT = Kind("'text', as this server reads text only", lambda value: value == "text")
+_KIND = one_of("text", "image_url")
 _MESSAGE = {"role", "content", "name", "reasoning", "reasoning_content", "channels"}
 _MESSAGE |= {"tool_calls", "tool_call_id"}
 # What clients return of answers, without a meaning for the model.
@@ -60,6 +60,7 @@ class Chat:
         tools: what the answer may call.
         budget: the most tokens of its thoughts; None: any number.
         budget_field: which says so.
+        images: those of the messages, in order: see `images.image_part`.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -69,6 +70,7 @@ class Chat:
     tools: Tools
     budget: int | None = None
     budget_field: str = ""
+    images: Sequence[dict[str, Any]] = ()
 
 
 def chat(fields: Mapping[str, Any]) -> Chat:
@@ -104,6 +106,11 @@ def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Ch
             "expected the last message to be the assistant's", param="continue_final_message"
         )
     field, budget = next(iter(budgets.items()), ("", None))
+    parts = [part for message in messages for part in message["content"]]
+    found = [{**part} for part in parts if part["type"] == "image"]
+    for part in parts:
+        if part["type"] == "image":  # templates know that there is one
+            del part["data"], part["where"]
     return Chat(
         tools.with_names(messages),
         context,
@@ -112,6 +119,7 @@ def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Ch
         tools.tools(fields),
         budget=None if context.get("enable_thinking") is False else budget,
         budget_field=field,
+        images=found,
     )
 
 
@@ -128,9 +136,10 @@ def _budgets(fields: Mapping[str, Any], context: dict[str, Any]) -> dict[str, in
     return {name: n for name, n in read.items() if n >= 0}
 
 
-def said(role: str, texts: Sequence[str]) -> dict[str, Any]:
-    """A message of texts, as chat templates see it."""
-    return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+def said(role: str, parts: Iterable[str | dict[str, Any]]) -> dict[str, Any]:
+    """A message of texts and images, as chat templates see it."""
+    typed = [{"type": "text", "text": p} if isinstance(p, str) else p for p in parts]
+    return {"role": role, "content": typed}
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
@@ -153,14 +162,18 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     return checked
 
 
-def _parts(content: Any, role: str, where: str) -> list[str]:
+def _parts(content: Any, role: str, where: str) -> list[Any]:
     if content is None and role == "assistant":
         return []
     if isinstance(CONTENT.checked(content, where), str):
         return [content]
-    return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
+    return [_part(part, role, f"{where}[{i}]") for i, part in enumerate(content)]
 
 
-def _part(part: Any, where: str) -> Any:
-    _TEXT.checked(OBJECT.checked(part, where).get("type"), f"{where}.type")
-    return STRING.checked(part.get("text"), f"{where}.text")
+def _part(part: Any, role: str, where: str) -> Any:
+    kind = _KIND.checked(OBJECT.checked(part, where).get("type"), f"{where}.type")
+    if kind == "text":
+        return STRING.checked(part.get("text"), f"{where}.text")
+    if role != "user":
+        raise ApiError("expected images only in the user's messages", param=where)
+    return images.image_part(part, where)

@@ -5,21 +5,24 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.messages import text_of
+from jaxdelegate.lm.soft_tokens import SoftToken
 from jaxdelegate.lm.text_stream import TextStream
 from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_calls import ToolReader
 from jaxdelegate.lm.tool_grammars import tool_grammar
 from jaxdelegate.lm.tool_prompts import ToolRenderer
+from jaxdelegate.lm.vision.encoded_image import EncodedImage
 from jaxdelegate.serve.clients import Client, shown
 from jaxdelegate.serve.openai.batching import Job
 from jaxdelegate.serve.openai.fields import ApiError
+from jaxdelegate.serve.openai.images import read_images
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.requests import EmbeddingRequest, TextRequest
@@ -45,16 +48,20 @@ _MOST_SCORES = 1 << 19  # of prompts in a response
 class Prompts:
     """The prompts of a request for answers, and the form of its response."""
 
-    def __init__(self, model: LanguageModel, request: TextRequest) -> None:
-        """Read texts into tokens. An ApiError if they do not fit the model."""
+    def __init__(self, model: LanguageModel, request: TextRequest, client: Client) -> None:
+        """Read texts and images into tokens. An ApiError if they do not fit the model.
+
+        Attributes:
+            images: to encode before the answers are generated.
+        """
         self.model, self.request = model, request
         self._check_count()
         self._constraint: Constraint | None = None
         self._thinking: ThinkingBudget | None = None
         self.grammar = request.grammar
         text = "" if request.chat is None else self._rendered(request.chat)
-        texts = request.prompts if request.chat is None else [text]
-        self._prompts = [model.engine.prompt_ids(prompt) for prompt in texts]
+        self.images = [] if request.chat is None else self._read_images(request.chat, client)
+        self._prompts = self._tokens(text)
         param = "prompt" if request.chat is None else "messages"
         most = model.max_model_len - (request.ends.max_tokens != 0)
         for ids in self._prompts:
@@ -91,6 +98,32 @@ class Prompts:
         except OptionError as error:
             problem = str(error).partition(": ")[2]
             raise ApiError(problem, param=chat.budget_field) from None
+
+    def _read_images(self, chat: Chat, client: Client) -> list[EncodedImage]:
+        if chat.images and self.request.scored_top is not None:
+            raise ApiError("expected only without images", param="prompt_logprobs")
+        owner = self.model.owner(client, self.request.cache_salt)
+        return read_images(self.model, chat.images, owner)
+
+    def _tokens(self, text: str) -> list[list[int]]:
+        """The tokens of the prompts; `text`: of the chat, if it is one."""
+        engine = self.model.engine
+        if not self.images:
+            texts = self.request.prompts if self.request.chat is None else [text]
+            return [engine.prompt_ids(prompt) for prompt in texts]
+        assert engine.images is not None
+        try:
+            ids = engine.images.prompt_ids(text, self.images, engine.tokenize)
+        except GenerationError as error:
+            raise ApiError(str(error), param="messages") from None
+        if isinstance(ids[-1], SoftToken):
+            raise ApiError("expected a text after the last image", param="messages")
+        return [[*engine.text.start_ids, *ids]]
+
+    def encode(self) -> None:
+        """Encode the images, which takes long; those of other requests at the same time, too."""
+        if self.model.engine.images is not None:
+            self.model.engine.images.encode(self.images)
 
     def _check_tokens(self) -> None:
         asked, most = self.request, self.model.vocabulary

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer
-from jaxdelegate.serve.openai import messages, requests, tools
+from jaxdelegate.serve.openai import images, messages, requests, tools
 from jaxdelegate.serve.openai.fields import OBJECT, STRING, ApiError, Kind, integers, one_of
 
 _MOST_ITEMS = 4096
@@ -30,7 +30,7 @@ _ITEM = one_of("message", "function_call", "function_call_output", "reasoning")
 _FUNCTION = one_of("function")
 _ROLE = one_of("user", "assistant", "system", "developer")
 _TEXT = Kind(
-    "input_text, output_text or refusal, as this server reads text only",
+    "input_text, output_text, refusal or, of the user, input_image",
     lambda v: v in ("input_text", "output_text", "text", "refusal", "reasoning_text"),
 )
 _OF_CHATS = {"add_generation_prompt", "continue_final_message", "logprobs", "messages", "n"}
@@ -195,7 +195,7 @@ def _message(item: Any, where: str) -> dict[str, Any]:
     _ITEM.checked(kind, f"{where}.type")
     if kind == "message":
         role = messages.ROLES[_ROLE.checked(item.get("role"), f"{where}.role")]
-        return messages.said(role, [*_texts(item.get("content"), f"{where}.content")])
+        return messages.said(role, [*_parts(item.get("content"), role, f"{where}.content")])
     if kind == "function_call":
         identity = STRING.checked(item.get("call_id"), f"{where}.call_id")
         call = tools.call_of(item, identity, where)
@@ -208,11 +208,24 @@ def _message(item: Any, where: str) -> dict[str, Any]:
     return {**messages.said("assistant", ()), "reasoning_content": said} if said else {}
 
 
-def _texts(content: Any, where: str) -> Iterator[str]:
+def _parts(content: Any, role: str, where: str) -> Iterator[str | dict[str, Any]]:
+    """Texts and, of the user, images."""
+    if role != "user" or not isinstance(content, list):
+        yield from _texts(content, where)
+        return
+    for number, part in enumerate(messages.CONTENT.checked(content, where)):
+        place = f"{where}[{number}]"
+        if isinstance(part, dict) and part.get("type") == "input_image":
+            yield images.image_part(part, place)
+        else:
+            yield from _texts([part], where, number)
+
+
+def _texts(content: Any, where: str, first: int = 0) -> Iterator[str]:
     if isinstance(messages.CONTENT.checked(content, where), str):
         yield content
         return
-    for number, part in enumerate(content):
+    for number, part in enumerate(content, first):
         place = f"{where}[{number}]"
         kind = _TEXT.checked(OBJECT.checked(part, place).get("type"), f"{place}.type")
         name = "refusal" if kind == "refusal" else "text"
