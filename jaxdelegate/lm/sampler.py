@@ -12,8 +12,11 @@ from jax import lax
 from jaxdelegate.lm.largest import chunk_length, largest, ordered, top_k
 from jaxdelegate.lm.sampling_params import LARGE, SamplingArrays, Variant
 
-_TINY = np.float32(1e-30)  # a probability: the most likely token is always kept
-_COLUMNS = 64
+_TINY = np.float32(1e-30)  # a sum: the most likely token is always kept
+_ONE = np.float32(1 << 22)  # the weight of the most likely token
+_MOST_ADDED = 256  # such weights, whose sum is an int32
+_LOW_BITS = 11  # half of its bits
+_LOW = np.int32((1 << _LOW_BITS) - 1)
 
 
 class Chosen(NamedTuple):
@@ -82,7 +85,11 @@ def _sampled(
     count: jax.Array,
     platform: str,
 ) -> jax.Array:
-    """Sorting all tokens takes longer than a step of a small model, so only a few are sorted."""
+    """Sorting all tokens takes longer than a step of a small model, so only a few are sorted.
+
+    Weights are integers, whose sums do not depend on their order: a token is the same however many
+    are sorted.
+    """
     is_sorted = variant.k < len(logits)
     values, tokens = logits, _places(logits)
     if is_sorted:
@@ -92,18 +99,23 @@ def _sampled(
     if is_sorted:
         likely = ranks < sampling.k
     else:
-        likely = _first(logits, jnp.ones(len(logits), np.int32), sampling.k, is_greedy)
+        least = jnp.asarray(sampling.k, np.float32)
+        likely = _first(logits, jnp.ones(len(logits), np.int32), least, is_greedy)
     scaled = (values - values.max()) / jnp.where(is_greedy, np.float32(1), sampling.temperature)
     scaled = jnp.where(likely & (scaled >= jnp.log(sampling.min_p)), scaled, -jnp.inf)
-    chances = jax.nn.softmax(scaled)
+    chances = jnp.exp(scaled)
+    weights = jnp.asarray(jnp.round(chances * _ONE), np.int32)
+    least, is_all = jnp.maximum(sampling.p * _total(weights), _TINY), sampling.p >= 1
     if is_sorted:
-        kept = (jnp.cumsum(chances) - chances < sampling.p) | (ranks == 0)
+        before = jnp.cumsum(weights, dtype=np.int32) - weights
+        kept = (_rounded(before >> _LOW_BITS, before & _LOW) < least) | is_all
     else:
-        least = jnp.maximum(sampling.p, _TINY)
-        kept = _first(logits, chances, least, is_greedy | (least >= 1))
+        kept = _first(logits, weights, least, is_greedy | is_all)
     key = jax.random.fold_in(jax.random.key(sampling.seed), count)
-    drawn = largest(jnp.where(kept, chances, 0) / _waits(key, tokens))
-    return jnp.where(is_greedy, largest(logits, platform), jnp.asarray(tokens[drawn], np.int32))
+    drawn = jnp.where(kept, chances, 0) / _waits(key, tokens)
+    last = np.int32(len(logits) - 1)
+    token = jnp.where(drawn < drawn.max(), last, jnp.asarray(tokens, np.int32)).min()
+    return jnp.where(is_greedy, largest(logits, platform), token)
 
 
 def _places(values: jax.Array) -> jax.Array:
@@ -128,24 +140,34 @@ def _waits(key: jax.Array, tokens: jax.Array) -> jax.Array:
 def _first(values: jax.Array, weights: jax.Array, least: jax.Array, is_all: jax.Array) -> jax.Array:
     """Which values are the first, the largest ones first, whose weights sum to `least`; or all."""
     keys, places, end = ordered(values), _places(values), np.int32(len(values) - 1)
-    kind = weights.dtype  # a caller's 64 bits would make sums of int32 wider
 
     def total(chosen: jax.Array) -> jax.Array:
-        parts = jnp.where(chosen, weights, 0).reshape(-1, math.gcd(len(values), _COLUMNS))
-        return parts.sum(0, kind).sum(dtype=kind)  # XLA:CPU vectorizes it so
+        return _total(jnp.where(chosen, weights, 0))
 
-    is_all |= weights.sum(dtype=kind) <= least
+    is_all |= total(jnp.ones(len(values), bool)) <= least
     low = keys.min()
     key = _most(lambda k: total(keys >= k) >= least, low, jnp.where(is_all, low, keys.max()))
     above, same = keys > key, keys == key
-    before = total(above)
     needs_places = ~is_all & (same.sum() > 1)
     last = -_most(
-        lambda n: before + total(same & (places <= -n)) >= least,
+        lambda n: total(above | (same & (places <= -n))) >= least,
         -end,
         jnp.where(needs_places, np.int32(0), -end),
     )
     return above | (same & (places <= last))
+
+
+def _total(weights: jax.Array) -> jax.Array:
+    """The sum of many weights, float32; an int32 would not hold it."""
+    parts = weights.reshape(math.gcd(len(weights), _MOST_ADDED), -1).sum(0, np.int32)
+    high, low = (half.sum(dtype=np.int32) for half in (parts >> _LOW_BITS, parts & _LOW))
+    return _rounded(high, low)
+
+
+def _rounded(high: jax.Array, low: jax.Array) -> jax.Array:
+    """The float32 nearest to a sum that is in halves."""
+    high, low = high + (low >> _LOW_BITS), low & _LOW
+    return high.astype(np.float32) * np.float32(1 << _LOW_BITS) + low.astype(np.float32)
 
 
 def _most(is_enough: Callable[[jax.Array], jax.Array], low: Any, high: jax.Array) -> jax.Array:

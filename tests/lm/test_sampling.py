@@ -252,6 +252,28 @@ def test_a_sequence_that_needs_all_tokens_changes_no_other(
         assert alone == together
 
 
+def test_how_many_tokens_are_sorted_decides_nothing() -> None:
+    """Also where equal logits have together just `top_p`, which sums of floats miss or exceed."""
+    rng, size = np.random.default_rng(0), 400
+    sampler = SamplerConfig(top_k=40, top_p=0.95, temperature=1.0, seed=0)
+    params, seeds = SamplingParams(sampler), np.arange(3000, dtype=np.uint32)
+    logits = np.full((len(seeds), size), -20, np.float32)
+    for row in logits:
+        row[rng.choice(size, 40, replace=False)] = 0
+
+    def tokens(k: int) -> list[int]:
+        variant = dataclasses.replace(params.variant(size), k=k)
+        sampling, none = params.arrays(variant, size), np.zeros(0, np.int32)
+
+        def one(seed: Any, row: Any) -> Any:
+            own = sampling._replace(seed=seed)
+            return next_token(variant, own, row, none, np.int32(3)).token
+
+        return np.asarray(jax.jit(jax.vmap(one))(seeds, logits)).tolist()
+
+    assert tokens(64) == tokens(256) == tokens(size)
+
+
 def test_ngrams_of_several_sizes_share_no_program() -> None:
     several = [SamplingParams(), SamplingParams(ngrams=NoRepeatNgramConfig(3))]
     with pytest.raises(ValueError, match="one no_repeat_ngram_size"):
