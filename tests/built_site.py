@@ -41,6 +41,12 @@ def test_the_site_loads_nothing_from_other_hosts() -> None:
     assert found == []
 
 
+def test_all_pages_show_the_version() -> None:
+    pages = [page for page in SITE.rglob("*.html") if page.name != "404.html"]
+    assert len(pages) > 10
+    assert [p for p in pages if f"jaxdelegate {jd.__version__}" not in p.read_text()] == []
+
+
 def test_the_site_has_every_public_name() -> None:
     written = "\n".join(path.read_text() for path in (SITE / "api").rglob("*.html"))
     missing = [
