@@ -31,7 +31,7 @@ _MADE = "`Engine` creates it"
 WHY = {
     "utils": "calls the C library",
     "LiteRtLmBackendType": CLASSES["LiteRtLmBackendType"],
-    "LiteRtLmNpuBrand": CLASSES["LiteRtLmNpuBrand"] + " are not supported",
+    "LiteRtLmNpuBrand": CLASSES["LiteRtLmNpuBrand"],
     "Backend.NPU": "an `OptionError`: NPUs are not supported",
     "ModelInfo.npu_brand_for_modality": "an `OptionError`: NPUs are not supported",
     "ModelInfo.soc_name_for_modality": "an `OptionError`: NPUs are not supported",

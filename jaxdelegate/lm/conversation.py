@@ -86,7 +86,8 @@ class Conversation(AbstractConversation):
     """Messages in, messages out; `Engine.create_conversation` creates it.
 
     A conversation has caches of its own. Use it in one thread at a time; `cancel_process` may come
-    from another one.
+    from another one. Attributes that are changed hold for the next message, except `tools` and
+    `chat_template`.
     """
 
     tools: list[Tool]
@@ -216,13 +217,13 @@ class Conversation(AbstractConversation):
         own = sent(message, "send_message", has_images=has_images)
         config = thinking_config or self.thinking_config
         params = self._text.sampling_params(
-            self._settings.sampler,
+            self.sampler_config,
             repetition_penalty_config,
             no_repeat_ngram_config,
             suppress_tokens_config,
         )
         if max_output_tokens is None:
-            max_output_tokens = self._settings.max_output_tokens
+            max_output_tokens = self.max_output_tokens
         limit = output_limit(max_output_tokens)
         self._cancelled.clear()
         asked = _Asked(
@@ -268,7 +269,7 @@ class Conversation(AbstractConversation):
         A template may render earlier messages differently after another one, for example without
         their reasoning. Then the whole conversation is read again, where LiteRT-LM fails.
         """
-        context = {**thinking, **self._settings.extra_context}
+        context = {**thinking, **self.extra_context}
         so_far = [*map(without_files, (*self._preface, *self._history))]
         whole = self._renderer.render([*so_far, *map(without_files, new)], context, ends=True)
         if not self._history:
@@ -295,7 +296,7 @@ class Conversation(AbstractConversation):
 
     def _exchanged(self, messages: list[dict[str, Any]], asked: "_Asked") -> Iterator[Message]:
         """Answers, until one calls no tool that runs."""
-        is_automatic = self._settings.automatic_tool_calling and bool(self._tools)
+        is_automatic = self.automatic_tool_calling and bool(self._tools)
         while messages:
             is_result = messages[0]["role"] == "tool"
             grammar = asked.grammar if is_result or not is_automatic else None
@@ -306,7 +307,7 @@ class Conversation(AbstractConversation):
                 messages = self._results(calls)
 
     def _constraint(self, grammar: Grammar | None) -> Constraint | None:
-        config = self._settings.constrained_decoding_config
+        config = self.constrained_decoding_config
         if self._tools and config is not None and config.enable:
             functions = [tool["function"] for tool in self._tools]
             syntax, tokenizer = self._renderer.syntax, self._text.tokenizer
@@ -315,7 +316,7 @@ class Conversation(AbstractConversation):
 
     def _results(self, calls: Sequence[Any]) -> list[dict[str, Any]]:
         """Run tools; a message with the result of each call that is approved."""
-        results, handler = [], self._settings.tool_event_handler
+        results, handler = [], self.tool_event_handler
         for call in calls:
             if handler is not None and not handler.approve_tool_call(call):
                 continue
@@ -359,7 +360,7 @@ class Conversation(AbstractConversation):
         texts = answer.parts(asked.limit, asked.params, constraint, thinking)
         for part in self._parts(texts, prompt.new):
             parts.append(part)
-            if not (part.tool_calls and self._settings.automatic_tool_calling):
+            if not (part.tool_calls and self.automatic_tool_calling):
                 yield part
         self._last = _joined(parts)
         timing = Timing(

@@ -25,8 +25,8 @@ WITHOUT_EFFECT = frozenset(
 
 # What else `litert_lm` exports, and why it is not here.
 CLASSES = {
-    "LiteRtLmBackendType": "numbers of litert_lm's C API: use Backend",
-    "LiteRtLmNpuBrand": "NPUs",
+    "LiteRtLmBackendType": "it has the numbers of LiteRT-LM's C library; use Backend",
+    "LiteRtLmNpuBrand": "NPUs are not supported",
 }
 
 
@@ -34,7 +34,7 @@ def missing(name: str) -> str:
     """Why `jaxdelegate.lm` does not have a name."""
     what = CLASSES.get(name)
     text = f"module 'jaxdelegate.lm' has no attribute {name!r}"
-    return text if what is None else f"{text}: it does not support {what}"
+    return text if what is None else f"{text}: {what}"
 
 
 def refuse(method: str, arguments: Mapping[str, Any]) -> None:

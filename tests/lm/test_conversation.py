@@ -186,6 +186,19 @@ def test_thinking_and_context_reach_the_template(talk: Any) -> None:
     assert answers[0] != answers[1]
 
 
+def test_attributes_that_change_hold_for_the_next_message(talk: Any) -> None:
+    with talk() as conversation:
+        conversation.extra_context = {"enable_thinking": True}
+        assert conversation.render_message_to_string("a") == "<a>?"
+        conversation.extra_context = {}
+        conversation.thinking_config = ThinkingConfig()
+        assert conversation.render_message_to_string("a") == "<a>?"
+        conversation.max_output_tokens = 3
+        before = conversation.token_count
+        conversation.send_message("a")
+        assert conversation.token_count - before == 1 + len("<a>?") + 3
+
+
 def test_configurations_of_one_message(talk: Any) -> None:
     def answer(**options: Any) -> list[int]:
         with talk(max_output_tokens=30, filter_channel_content_from_kv_cache=False) as own:

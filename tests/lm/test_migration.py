@@ -95,7 +95,7 @@ def test_a_session(
 
 
 def test_what_is_not_supported_is_named() -> None:
-    message = "no attribute 'LiteRtLmNpuBrand': it does not support NPUs"
+    message = "no attribute 'LiteRtLmNpuBrand': NPUs are not supported"
     with pytest.raises(AttributeError, match=message):
         _ = lm.LiteRtLmNpuBrand  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"no attribute 'Enigne'$"):
