@@ -1,11 +1,12 @@
 """A bundle as text: its sections, metadata, template, tokenizer, and its models' signatures."""
 
 import itertools
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxdelegate.bundles.bundle import Bundle
-from jaxdelegate.bundles.metadata import LlmMetadata
+from jaxdelegate.bundles.metadata import IMAGE_FAMILIES, LlmMetadata
 from jaxdelegate.bundles.tokenizers import TYPES
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, Tensor
@@ -18,8 +19,8 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _PRINTED = 60  # models, signatures, lines of a template, stop tokens
 _MOST_CHARACTERS = 48  # in names
 _LONGEST = 2000  # characters of a line or a text
+_DRAFTER, _VISION = "mtp_drafter", "vision_encoder"
 # Parts of LiteRT-LM's bundles by what they process, which text generation does not use.
-_DRAFTER = "mtp_drafter"
 _MODALITIES = ("vision", "audio")
 
 
@@ -68,7 +69,11 @@ def describe(bundle: Bundle) -> str:
     for name, source in models.items():
         parts += _titled(f"Model {printable(name)}", _signatures(open_model(source)))
     typed = [s.name for s in bundle.sections if s.type == TFLITE_MODEL and s.model_type]
-    parts += _titled("Not used for text generation", _unused(typed[:_PRINTED]))
+    has_images = LLM_METADATA in types and bundle.metadata.model_type in IMAGE_FAMILIES
+    if has_images and _VISION in models:
+        parts += _titled("Images", _images(open_model(models[_VISION])))
+    unused = _unused(typed[:_PRINTED], _MODALITIES[1:] if has_images else _MODALITIES)
+    parts += _titled("Not used for text generation", unused)
     return wrapped("\n".join(parts))
 
 
@@ -147,8 +152,22 @@ def _range(base: str, group: list[tuple[str, int | None]]) -> str:
     return f"{base}{numbers[0]}..{numbers[-1]}"
 
 
-def _unused(models: Iterable[str]) -> Iterator[str]:
+def _images(encoder: Model) -> Iterator[str]:
+    """What the vision encoder takes, by signature."""
+    for signature in encoder.signatures[:_PRINTED]:
+        tensors = encoder.subgraphs[signature.subgraph].tensors
+        shapes = [tensors[i].shape for i in signature.inputs.values()]
+        sizes = [shape[1:3] for shape in shapes if len(shape) == 4]
+        patches = [shape[1:] for shape in shapes if len(shape) == 3 and shape[2] > 2]
+        if sizes:
+            yield f"{signature.key}: {sizes[0][1]} x {sizes[0][0]} pixels"
+        elif patches:
+            side = math.isqrt(patches[0][1] // 3)
+            yield f"{signature.key}: up to {patches[0][0]} patches of {side} x {side} pixels"
+
+
+def _unused(models: Iterable[str], modalities: Iterable[str]) -> Iterator[str]:
     for name in models:
-        kind = next((m for m in _MODALITIES if m in name), None)
+        kind = next((m for m in modalities if m in name), None)
         if kind is not None:
             yield f"{name}: {kind} input is not supported; the model alone runs as {PART + name!r}"

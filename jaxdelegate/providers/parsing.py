@@ -25,6 +25,7 @@ class Flag:
         is_required: whether a tool cannot run without it.
         is_output: whether it names a file that the tool writes.
         short: a letter for `-p value`; empty: none.
+        repeats: whether it may be given several times; its value is then a list.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Flag:
     is_required: bool = False
     is_output: bool = False
     short: str = ""
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         if self.type not in (bool, int, float, str):

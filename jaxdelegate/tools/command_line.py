@@ -112,6 +112,17 @@ class _OrderedFlag(flags.Flag):  # type: ignore[misc]  # absl has no types
         self.position = next(self._counter)
 
 
+class _RepeatedFlag(_OrderedFlag):
+    """Its value is a list of all values on the command line."""
+
+    value: Any
+
+    def parse(self, argument: Any) -> None:
+        before = self.value or []
+        super().parse(argument)
+        self.value = [*before, self.value]
+
+
 def _ordered(flag: Any, counter: itertools.count) -> _OrderedFlag:
     if isinstance(flag, Flag):
         is_boolean, text = flag.type is bool, _help(flag)
@@ -120,7 +131,8 @@ def _ordered(flag: Any, counter: itertools.count) -> _OrderedFlag:
     else:
         parser, serializer = flag.parser, flag.serializer
         is_boolean, text = flag.boolean, flag.help
-    return _OrderedFlag(
+    kind = _RepeatedFlag if getattr(flag, "repeats", False) else _OrderedFlag
+    return kind(
         counter,
         parser,
         serializer,

@@ -74,9 +74,12 @@ def _engine_arguments(values: flags.FlagValues) -> dict[str, Any]:
 
 def run(values: flags.FlagValues) -> None:
     """Answer one prompt, or those that are typed."""
-    engine = lm.Engine(
-        values.graph, max_num_tokens=values.max_num_tokens, **_engine_arguments(values)
-    )
+    if values.image and values.no_template:
+        raise OptionError("--image: expected a chat template, got --no_template; give one of both")
+    arguments = _engine_arguments(values)
+    if values.image:
+        arguments["vision_backend"] = arguments["backend"] or lm.Backend()
+    engine = lm.Engine(values.graph, max_num_tokens=values.max_num_tokens, **arguments)
     sampler = None
     settings = {name: getattr(values, name) for name in ("top_k", "top_p", "temperature", "seed")}
     if any(value is not None for value in settings.values()):
@@ -166,10 +169,12 @@ class _Conversation:
             thinking_config=_thinking(values),
             filter_channel_content_from_kv_cache=None if forgets is None else forgets == "true",
         )
+        self._images = [lm.Content.ImageFile(image) for image in values.image or ()]
 
     def answer(self, prompt: str) -> Iterator[str]:
-        open_channel = None
-        for part in self.runner.send_message_async(prompt):
+        message = lm.Contents.of(*self._images, prompt) if self._images else prompt
+        open_channel, self._images = None, []
+        for part in self.runner.send_message_async(message):
             channel = next(iter(part.channels), None)
             if channel != open_channel:
                 yield f" [/{open_channel}]\n" if open_channel is not None else ""

@@ -17,7 +17,8 @@ from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.cache.maintenance import list_entries
-from jaxdelegate.lm import Backend, Engine
+from jaxdelegate.lm import Backend, Content, Contents, Engine
+from jaxdelegate.text import printable
 from jaxdelegate.tools.main import main
 from tests.support.bundles import (
     TYPES,
@@ -30,6 +31,7 @@ from tests.support.bundles import (
     zipped,
 )
 from tests.support.language_models import language_bundle
+from tests.support.vision_models import file_of, gemma3, picture, pixel_encoder, vision_bundle
 from tests.tools.conftest import Refuse, Run
 
 Capture = pytest.CaptureFixture[str]
@@ -37,7 +39,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> str:
-    sections = [*parts(), model_part("tf_lite_vision_encoder"), model_part("tf_lite_mtp_drafter")]
+    sections = [*parts(), model_part("tf_lite_audio_adapter"), model_part("tf_lite_mtp_drafter")]
     path = tmp_path / "gemma.litertlm"
     path.write_bytes(litertlm(sections, properties={"Authors": "tests\n"}))
     return os.fspath(path)
@@ -61,7 +63,7 @@ def test_describe(bundle: str, capsys: Capture) -> None:
         "Model prefill_decode",
         "      kv_cache_k_0  FLOAT32 [4]",
         "      logits        FLOAT32 [4]",
-        "  vision_encoder: vision input is not supported; the model alone runs as '!vision_enc",
+        "  audio_adapter: audio input is not supported; the model alone runs as '!audio_adapter'",
     ):
         assert line in printed
     assert max(map(len, printed.splitlines())) <= 100
@@ -128,7 +130,7 @@ def test_mistakes(bundle: str, tmp_path: Path, capsys: Capture) -> None:
 def test_analyze_prints_the_sections_first(bundle: str, capsys: Capture) -> None:
     assert main(["analyze", f"{bundle}!mtp_drafter"]) == 0
     sections, _, report = capsys.readouterr().out.partition("\n\n")
-    assert "  vision_encoder     TFLiteModel" in sections
+    assert "  audio_adapter      TFLiteModel" in sections
     assert "mtp_drafter ===" in report.splitlines()[0]
     assert "Op#0 MUL(" in report
 
@@ -137,7 +139,7 @@ def test_analyze_prints_the_sections_first(bundle: str, capsys: Capture) -> None
 def test_tools_open_models_in_bundles(
     interpreter: str, bundle: str, tmp_path: Path, capsys: Capture
 ) -> None:
-    model = f"{bundle}!vision_encoder"
+    model = f"{bundle}!audio_adapter"
     flags = ["--signature_to_run_for=decode", "--num_runs=1", "--min_secs=0", "--warmup_runs=0"]
     assert main(["benchmark_model", model, f"--interpreter={interpreter}", *flags]) == 0
     result = tmp_path / "diff.json"
@@ -371,3 +373,41 @@ def test_it_runs_the_programs_that_an_engine_has_stored(
     assert stored
     assert run_tool("lm", "run", model, "--prompt=hello", f"--cache_dir={folder}", *flags).code == 0
     assert {entry.name for entry in list_entries(folder)} == stored
+
+
+def test_describe_images(tmp_path: Path, capsys: Capture) -> None:
+    printed = []
+    for content in (
+        vision_bundle(),
+        vision_bundle(encoder=pixel_encoder(), edit=gemma3),
+        vision_bundle(edit=lambda _: None),
+    ):
+        (tmp_path / "sees.litertlm").write_bytes(content)
+        assert main(["lm", "describe", f"--graph={tmp_path}/sees.litertlm"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert (
+        "\nImages\n  vision_4: up to 36 patches of 2 x 2 pixels\n  vision_12: up to 1" in printed[0]
+    )
+    assert "\nImages\n  vision_12: 12 x 12 pixels\n" in printed[1]
+    assert "  vision_adapter: vision input is not supported" in printed[2]
+    assert "Images" not in printed[2]
+
+
+def test_run_with_images(tmp_path: Path, run_tool: Run, refused: Refuse) -> None:
+    model, first, second = (tmp_path / name for name in ("sees.litertlm", "a.png", "b.jpg"))
+    model.write_bytes(vision_bundle())
+    first.write_bytes(file_of(picture(30, 20)))
+    second.write_bytes(file_of(picture(9, 40, seed=1), "JPEG"))
+    flags = [f"--image={first}", "--prompt=what?", "--cache_dir=:nocache"]
+    cpu = Backend.CPU()
+    with Engine(model, cpu, vision_backend=cpu, cache_dir=":nocache") as engine:
+        for files in ([first], [first, second]):
+            parts = [Content.ImageFile(os.fspath(file)) for file in files]
+            with engine.create_conversation() as conversation:
+                answer = str(conversation.send_message(Contents.of(*parts, "what?")))
+            more = [f"--image={file}" for file in files[1:]]
+            found = run_tool("lm", "run", os.fspath(model), *flags, *more)
+            assert found.out == f"{printable(answer)}\n"  # without control characters
+    assert "got --no_template" in refused("lm", "run", os.fspath(model), *flags, "--no_template")
+    missing = refused("lm", "run", os.fspath(model), "--image=none.png", "--prompt=a")
+    assert "none.png: No such file" in missing

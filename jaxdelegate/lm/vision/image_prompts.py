@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from jaxdelegate.bundles.bundle import Bundle
-from jaxdelegate.bundles.metadata import LlmMetadata, token_of
+from jaxdelegate.bundles.metadata import IMAGE_FAMILIES, LlmMetadata, token_of
 from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.soft_tokens import Embedded, soft_tokens
 from jaxdelegate.text import printable
@@ -43,19 +43,18 @@ def image_rules(bundle: Bundle) -> ImageRules:
     """The rules of a bundle's family. An OptionError: it is not one whose images are supported."""
     metadata = bundle.metadata
     kind = metadata.model_type
-    if kind in ("gemma3", "gemma3n"):
+    if kind not in IMAGE_FAMILIES:
+        known = f"{', '.join(IMAGE_FAMILIES[:-1])} or {IMAGE_FAMILIES[-1]}"
+        raise OptionError(
+            f"vision_backend: {printable(bundle.path)}: expected a model of the family {known}, "
+            f"got {printable(kind)}"
+        )
+    if kind != "gemma4":
         before = "\n\n" + _start(metadata, "<start_of_image>")
         return ImageRules(("<start_of_image>", "<image_soft_token>"), before, "\n\n")
-    if kind == "gemma4":
-        most = metadata.proto.llm_model_type.gemma4.max_num_patches
-        placeholders = "<start_of_image>", "<|image|>"
-        return ImageRules(
-            placeholders, _start(metadata, "<|image>"), has_end=True, most_patches=most
-        )
-    raise OptionError(
-        f"vision_backend: {printable(bundle.path)}: expected a model of the family gemma3, gemma3n "
-        f"or gemma4, got {printable(kind)}"
-    )
+    most = metadata.proto.llm_model_type.gemma4.max_num_patches
+    placeholders = "<start_of_image>", "<|image|>"
+    return ImageRules(placeholders, _start(metadata, "<|image>"), has_end=True, most_patches=most)
 
 
 def _start(metadata: LlmMetadata, default: str) -> str:
