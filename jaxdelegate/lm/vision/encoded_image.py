@@ -23,7 +23,7 @@ class EncodedImage:
         self.count = tensors.places + has_end
         self.embeddings: np.ndarray | None = None
         found = hashlib.sha256(tensors.step.key.encode())
-        for array in (tensors.images, tensors.positions):
+        for array in (tensors.pixels, tensors.positions):
             if array is not None:
                 found.update(np.ascontiguousarray(array).data)
         self.digest = found.digest()[:16]

@@ -19,14 +19,15 @@ class ImageTensors(NamedTuple):
 
     Attributes:
         step: of the encoder.
-        images: float32, from 0 to 1: [height, width, 3], or patches [n, values].
+        pixels: uint8 [height, width, 3], or patches [n, values]; the encoder takes them as float32
+            from 0 to 1, see `scaled`.
         positions: int32 [n, 2]: the column and row of each patch, -1 after the last one; None: it
             takes no patches.
         places: how many the image has in a prompt.
     """
 
     step: VisionStep
-    images: np.ndarray
+    pixels: np.ndarray
     positions: np.ndarray | None
     places: int
 
@@ -39,9 +40,9 @@ def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
     first = graph.steps[-1]
     if not graph.most_patches:
         height, width = first.images.shape[1:3]
-        return ImageTensors(first, _scaled(resized(pixels, height, width)), None, first.count)
+        return ImageTensors(first, resized(pixels, height, width), None, first.count)
     height, width = _fitting(pixels.shape[:2], graph.most_patches, first.patch, first.pool)
-    patches = _patches(_scaled(resized(pixels, height, width)), first.patch)
+    patches = _patches(resized(pixels, height, width), first.patch)
     step = graph.step_for(len(patches))
     rows, columns = np.divmod(np.arange(len(patches)), width // first.patch)
     empty = step.patches - len(patches)
@@ -55,7 +56,8 @@ def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
     )
 
 
-def _scaled(pixels: np.ndarray) -> np.ndarray:
+def scaled(pixels: np.ndarray) -> np.ndarray:
+    """Values as encoders take them: float32, from 0 to 1."""
     return pixels.astype(np.float32) / np.float32(255)
 
 

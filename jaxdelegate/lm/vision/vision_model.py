@@ -9,7 +9,7 @@ import numpy as np
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.lm.device_model import DeviceModel, open_models
 from jaxdelegate.lm.vision.rounding import rounded_as_xnnpack
-from jaxdelegate.lm.vision.tensors import ImageTensors
+from jaxdelegate.lm.vision.tensors import ImageTensors, scaled
 from jaxdelegate.lm.vision.vision_graph import ENCODER, vision_graph
 from jaxdelegate.lm.vision.vision_program import VisionSpec, keys, results
 from jaxdelegate.model.records import Model
@@ -55,7 +55,7 @@ class VisionModel(DeviceModel[VisionSpec]):
         step = images[0].step
         columns = [
             np.array([image.places for image in images], np.int32),
-            np.stack([image.images for image in images]),
+            scaled(np.stack([image.pixels for image in images])),
         ]
         if step.positions is not None:
             columns.append(np.stack([i.positions for i in images if i.positions is not None]))

@@ -12,12 +12,14 @@ from PIL import Image
 
 from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
+from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.soft_tokens import SoftToken
 from jaxdelegate.lm.vision import decoding
 from jaxdelegate.lm.vision.encoded_image import EncodedImage
-from jaxdelegate.lm.vision.tensors import tensors_of
+from jaxdelegate.lm.vision.tensors import scaled, tensors_of
+from tests.lm.test_prompts_together import as_on_a_gpu
 from tests.support.language_models import SPECIAL, language_bundle, until_stop
 from tests.support.vision_models import (
     answer_by_numpy,
@@ -57,7 +59,7 @@ def rows(engine: lm.Engine, data: bytes) -> list[np.ndarray]:
     assert engine.images is not None
     tensors = tensors_of(decoding.pixels_of(data), engine.images.graph)
     assert tensors.positions is not None
-    return [*rows_by_numpy(tensors.images, tensors.positions, tensors.places)]
+    return [*rows_by_numpy(scaled(tensors.pixels), tensors.positions, tensors.places)]
 
 
 def said(engine: lm.Engine, *parts: Any, count: int = 8) -> str:
@@ -160,6 +162,25 @@ def test_slots_share_what_is_equal(engine: lm.Engine):
     assert [tokens for tokens, _ in together] == [tokens for tokens, _ in alone]
     image = 1 + len(encoded(engine, FIRST).embeddings)  # with the token before it
     assert [reused for _, reused in together] == [0, 2 + image, 0, 3 + image]
+
+
+def test_prompts_with_images_in_one_program(engine: lm.Engine, monkeypatch: pytest.MonkeyPatch):
+    prompts = [
+        prompt(engine, "<|image|>?", FIRST),
+        prompt(engine, "see <|image|>!", SECOND),
+        prompt(engine, "a text alone"),
+    ]
+    alone = [_answers(engine, [one])[0][0] for one in prompts]
+    ran, started = list[int](), ModelRunner._started
+    as_on_a_gpu(monkeypatch)
+
+    def noted(runner: ModelRunner, spec: Any, values: Any) -> Any:
+        ran.append(spec.prompts)
+        return started(runner, spec, values)
+
+    monkeypatch.setattr(ModelRunner, "_started", noted)
+    assert [tokens for tokens, _ in _answers(engine, prompts)] == alone
+    assert max(ran) == 3
 
 
 def _answers(engine: lm.Engine, prompts: list[list[int]]) -> list[tuple[list[int], int]]:

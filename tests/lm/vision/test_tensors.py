@@ -7,7 +7,7 @@ import pytest
 
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.vision.resizing import resized
-from jaxdelegate.lm.vision.tensors import tensors_of
+from jaxdelegate.lm.vision.tensors import scaled, tensors_of
 from jaxdelegate.lm.vision.vision_graph import ENCODER, VisionGraph
 from jaxdelegate.lm.vision.vision_model import VisionModel
 from tests.support.vision_models import (
@@ -59,9 +59,9 @@ def test_patches_keep_the_shape_of_an_image(size: tuple[int, int], patches: tupl
     there = found.positions[: columns * rows]
     assert there.tolist() == [[x, y] for y in range(rows) for x in range(columns)]
     assert (found.positions[columns * rows :] == -1).all()
-    assert not found.images[columns * rows :].any()
-    wanted = resized(pixels(width, height), rows * PATCH, columns * PATCH) / np.float32(255)
-    for patch, (x, y) in zip(found.images, there, strict=False):
+    assert not found.pixels[columns * rows :].any()
+    wanted = resized(pixels(width, height), rows * PATCH, columns * PATCH)
+    for patch, (x, y) in zip(found.pixels, there, strict=False):
         own = wanted[y * PATCH : (y + 1) * PATCH, x * PATCH : (x + 1) * PATCH]
         np.testing.assert_array_equal(patch, own.ravel())
 
@@ -81,8 +81,9 @@ def test_an_image_that_is_too_small_for_a_place():
 def test_an_encoder_of_pixels_gets_the_whole_image():
     found = tensors_of(pixels(30, 20), graph(has_patches=False))
     assert (found.places, found.positions) == (4, None)
-    wanted = resized(pixels(30, 20), SIDE, SIDE) / np.float32(255)
-    np.testing.assert_array_equal(found.images, wanted)
+    wanted = resized(pixels(30, 20), SIDE, SIDE)
+    np.testing.assert_array_equal(found.pixels, wanted)
+    np.testing.assert_array_equal(scaled(wanted), wanted.astype(np.float32) / np.float32(255))
 
 
 def test_what_the_bundle_declares_limits_patches():
