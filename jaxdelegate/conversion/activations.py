@@ -22,14 +22,15 @@ from jaxdelegate.op_lowering.options import (
 )
 
 _MAX_OPERATORS = 24  # in a part
-_TOLERANCE = 2e-6
+_TOLERANCE = 2e-6  # relative
+_TAIL = 1e-12  # where GELU is smaller, float32 constants change its digits
 _ENDS = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SELECT_V2")
 Array = np.ndarray
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _points() -> Array:
-    sizes = np.logspace(-6, 4, 161)
+    sizes = np.logspace(-8, 38, 461)
     return np.concatenate([-sizes[::-1], [0.0], sizes, np.linspace(-9, 9, 451)])
 
 
@@ -52,6 +53,11 @@ def _hard_swish(x: Array) -> Any:
     return x * np.clip(x + 3, 0, 6) / 6
 
 
+def _logistic(x: Array) -> Any:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
 _KNOWN: tuple[tuple[str, Options | None, Array], ...] = (
     ("RELU", None, np.maximum(_X, 0)),
     ("RELU6", None, np.clip(_X, 0, 6)),
@@ -60,7 +66,7 @@ _KNOWN: tuple[tuple[str, Options | None, Array], ...] = (
     ("GELU", GeluOptions(approximate=True), _gelu_tanh(_X)),
     ("GELU", GeluOptions(approximate=False), _gelu(_X)),
     ("ELU", None, _elu(_X)),
-    ("LOGISTIC", None, 1 / (1 + np.exp(-np.maximum(_X, -700)))),
+    ("LOGISTIC", None, _logistic(_X)),
 )
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -70,7 +76,7 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "LOG": np.log,
     "SQRT": np.sqrt,
     "TANH": np.tanh,
-    "LOGISTIC": lambda x: 1 / (1 + np.exp(-x)),
+    "LOGISTIC": _logistic,
     "SQUARE": np.square,
     "RELU": lambda x: np.maximum(x, 0),
     "RELU6": lambda x: np.clip(x, 0, 6),
@@ -188,13 +194,13 @@ def _leaky_relu(y: Array) -> tuple[str, Options | None] | None:
     return ("LEAKY_RELU", LeakyReluOptions(float(np.float32(alpha)))) if is_one else None
 
 
-def _are_equal(y: Array, known: Array) -> bool:
-    return bool(np.all(np.abs(y - known) <= _TOLERANCE * np.maximum(np.abs(known), 1e-3)))
+def _are_equal(y: Array, known: Array, floor: float = 0.0) -> bool:
+    return bool(np.all(np.abs(y - known) <= np.maximum(_TOLERANCE * np.abs(known), floor)))
 
 
 def _name(y: Array) -> tuple[str, Options | None] | None:
     for op, options, known in _KNOWN:
-        if _are_equal(y, known):
+        if _are_equal(y, known, _TAIL if op == "GELU" else 0.0):
             return op, options
     return _leaky_relu(y)
 

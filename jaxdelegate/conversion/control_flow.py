@@ -81,6 +81,8 @@ def subgraph(
     e: Emitter, name: str, like: Sequence[Value], body: Callable[[Emitter, list[Value]], Any]
 ) -> Graph:
     """A graph with inputs like these values; its outputs are tensors that it computes."""
+    if any(v.dtype.kind == "V" for v in like):
+        e.refuse("a random key is not a tensor", "create the random numbers outside")
     graph = Graph(f"{e.scope}/{name}")
     graph.inputs = [Value(v.shape, v.dtype, f"{name}_{i}") for i, v in enumerate(like)]
     inner = e.under(graph)

@@ -106,7 +106,7 @@ def _lowered(e: Emitter, eqn: Any, rule: Primitive, inputs: list[Any]) -> Any:
 
 _OF_COMPLEX = frozenset(
     ("add", "add_any", "sub", "mul", "neg", "abs", "div", "select_n", "convert_element_type",
-     "real", "imag", "conj", "fft", "copy", "stop_gradient", *_RUNS)
+     "real", "imag", "conj", "fft", "copy", "stop_gradient", *(_RUNS - {"cond", "while", "scan"}))
 )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def _places(x: Sequence[Any], y: Sequence[Any]) -> dict[int, int] | None:
 
 
 def _row(v: Value, x: Sequence[Any], y: Sequence[Any]) -> Value | None:
-    """A constant for a tensor y as one for x, of which y is a reshape; None: it has no such form."""
+    """A constant for y as one for x, of which y is a reshape; None if it has no such form."""
     if scalar_of(v) is not None:
         return constant(np.asarray(scalar_of(v)), v.name)
     if y and x[-1:] == y[-1:] and v.rank and v.size == v.shape[-1]:

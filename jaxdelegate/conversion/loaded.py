@@ -63,7 +63,7 @@ def _leaving(e: Emitter, v: Value) -> Value:
 
 
 def _quantized(e: Emitter, op: str, v: Value, dtype: np.dtype, q: Quantization | None) -> Value:
-    result = e.op(op, [v], v.shape, dtype)
+    (result,) = e.node(op, [v], [(v.shape, dtype)], keeps=True)
     result.quantization = q
     return result
 

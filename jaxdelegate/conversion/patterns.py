@@ -101,7 +101,7 @@ def _mean(r: Rewriter, node: Node) -> Value | None:
     assert x is not None
     sizes = [x.shape[i] for i in axes]
     known = all(isinstance(n, int) for n in sizes)
-    if not known or not math.isclose(float(outer[1].flat[0]) * math.prod(sizes), 1, rel_tol=1e-6):
+    if not known or not math.isclose(float(outer[1].flat[0]) * math.prod(sizes), 1, rel_tol=1.2e-7):
         return None
     if before.output.shape != node.output.shape:
         return None

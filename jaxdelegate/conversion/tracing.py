@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from jaxdelegate.conversion.interpreting import run
 from jaxdelegate.errors import ConversionError, OptionError
 from jaxdelegate.function.written_calls import written_calls
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
+
+_LOGGER = logging.getLogger("jaxdelegate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +37,7 @@ def traced(
     leaves, tree = jax.tree.flatten((*given, *examples))
     shapes = [_example(key, leaf) for leaf in leaves]
     flat, out = _flattened(function, tree)
-    with written_calls():
-        jaxpr = jax.make_jaxpr(flat)(*shapes)
+    jaxpr = _jaxpr(key, flat, shapes)
     graph = Graph(key)
     values: list[Value] = []
     inputs: dict[str, Value] = {}
@@ -54,6 +56,19 @@ def traced(
     opened = _Opened(inner)
     results = run(Emitter(graph), opened, [*consts, *values])
     return Traced(graph, inputs, _outputs(key, graph, out[0], results))
+
+
+def _jaxpr(key: str, flat: Callable[..., Any], shapes: Sequence[Any]) -> Any:
+    try:
+        with written_calls():
+            return jax.make_jaxpr(flat)(*shapes)
+    except NotImplementedError as error:
+        if "tflite_model" not in str(error):
+            raise
+        raise ConversionError(
+            f"from_jax: {key}: a model of jaxdelegate.load is written as its operators, which have "
+            "no gradient and no batch; call it outside of jax.grad and jax.vmap"
+        ) from error
 
 
 class _Opened:
@@ -102,6 +117,8 @@ def _input(key: str, name: str, aval: Any) -> Value:
             "random numbers from a constant key, or pass them as an input"
         )
     dtype = stored_dtype(aval.dtype)
+    if dtype != aval.dtype:
+        _LOGGER.warning("from_jax: %s: the input %r is float32 in the file", key, name)
     if dtype not in TENSOR_TYPES or dtype.kind not in "fiub" or dtype == np.float64:
         raise ConversionError(
             f"from_jax: {key}: the input {name!r} is {aval.dtype.name}, which kernels do not "
@@ -196,7 +213,10 @@ def _held(function: Any) -> Iterator[tuple[str, Any]]:
         yield "", function.__self__
         yield from _held(function.__func__)
     elif inspect.isfunction(function):
-        held = inspect.getclosurevars(function)
+        try:
+            held = inspect.getclosurevars(function)
+        except ValueError:  # a variable has no value yet
+            return
         yield from {**held.globals, **held.nonlocals}.items()
     else:
         yield "", function

@@ -105,6 +105,27 @@ def test_the_line_and_the_remedy(name: str) -> None:
     assert remedy in text
 
 
+def test_complex_arrays_in_a_loop() -> None:
+    def turned(x: Any) -> Any:
+        return lax.fori_loop(0, 20, lambda _, z: z * 1j, jnp.fft.fft(x)).real
+
+    with pytest.raises(ConversionError, match="compute with their parts"):
+        jaxdelegate.from_jax(turned, X)
+
+
+def test_a_key_that_a_loop_carries() -> None:
+    def walk(x: Any) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            key, y = carry
+            key, used = jax.random.split(key)
+            return (key, y + jax.random.normal(used, y.shape)), None
+
+        return lax.scan(step, (jax.random.key(0), x), None, length=50)[0][1]
+
+    with pytest.raises(ConversionError, match="a random key is not a tensor"):
+        jaxdelegate.from_jax(walk, X)
+
+
 def test_a_complex_output() -> None:
     with pytest.raises(ConversionError, match=r"the output 'output' is complex.*return its real"):
         jaxdelegate.from_jax(jnp.fft.fft, X)

@@ -37,6 +37,13 @@ RULES: dict[str, tuple[Any, tuple[Any, ...], list[str]]] = {
     "elu": (jax.nn.elu, (X,), ["ELU"]),
     "relu6": (lambda x: jnp.minimum(jnp.maximum(x, 0), 6), (X,), ["RELU6"]),
     "not_relu6": (lambda x: jnp.clip(x, 0, 6.1), (X,), ["RELU", "MINIMUM"]),
+    "large_clip": (lambda x: jnp.clip(x, 0, 1e5), (X,), ["RELU", "MINIMUM"]),
+    "small_sum": (
+        lambda x: jnp.log(jax.nn.relu(x) + 1e-12),
+        (X,),
+        ["RELU", "ADD", "LOG"],
+    ),
+    "nearly_mean": (lambda x: x.sum(1) / (8 + 1e-4), (X,), ["SUM", "DIV"]),
     "log_softmax": (jax.nn.log_softmax, (X,), ["LOG_SOFTMAX"]),
     "softmax_of_columns": (
         lambda x: jax.nn.softmax(x.T).T,
@@ -139,9 +146,10 @@ def test_save_jax(tmp_path: Path) -> None:
     assert path.read_bytes() == jaxdelegate.from_jax(f.mlp, X)
 
 
-def test_half_precision_becomes_float32() -> None:
+def test_half_precision_becomes_float32(caplog: pytest.LogCaptureFixture) -> None:
     x = jax.ShapeDtypeStruct((2, 3), jnp.bfloat16)
     content = jaxdelegate.from_jax(lambda a: a * 2, x)
+    assert "the input 'a' is float32 in the file" in caplog.text
     assert {t.dtype for t in open_model(content).subgraphs[0].tensors} == {np.dtype(np.float32)}
 
 

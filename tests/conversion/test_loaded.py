@@ -13,6 +13,7 @@ import jaxdelegate
 from jaxdelegate.errors import ConversionError
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.op_lowering.options import IfOptions
+from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing.builder import ModelBuilder
 from jaxdelegate.testing.running import random_inputs
 from tests.support.attention_networks import bert_small
@@ -129,6 +130,42 @@ def test_changed_weights_of_a_quantized_model() -> None:
     changed = {**params, name: params[name] * 2}
     with pytest.raises(ConversionError, match=r"in another type.*model\.save\(path, params\)"):
         jaxdelegate.from_jax(lambda x: apply(changed, x)[0], image)
+
+
+@pytest.mark.parametrize("transformed", [jax.vmap, jax.grad])
+def test_a_model_that_is_transformed(transformed: Any) -> None:
+    content = NETWORKS["mobilenet"]()
+    (image,) = examples(content)
+    model = jaxdelegate.load(content)
+    function = transformed(lambda x: model(x)[0].sum())
+    with pytest.raises(ConversionError, match=r"call it outside of jax\.grad and jax\.vmap"):
+        jaxdelegate.from_jax(function, image[None] if transformed is jax.vmap else image)
+
+
+@pytest.mark.litert
+def test_two_scales_of_one_input() -> None:
+    content = NETWORKS["int8_mobilenet"]()
+    apply, params = jaxdelegate.load(content).function(io="float")
+    other, leaves = jaxdelegate.load(_quantized_identity(0.5)).function(io="float")
+    shape = open_model(content).subgraphs[0].tensors[0].shape
+    x = np.full(shape, 0.3, np.float32)
+
+    def both(a: Any) -> Any:
+        return apply(params, a)[0], other(leaves, a)[0]
+
+    written = jaxdelegate.from_jax(both, x)
+    assert operators(written).count("QUANTIZE") == 2
+    np.testing.assert_array_equal(run(written, [x])[1], np.full(shape, 0.5, np.float32))
+
+
+def _quantized_identity(scale: float) -> bytes:
+    b = ModelBuilder()
+    q = Quantization(np.array([scale], np.float32), np.zeros(1, np.int64))
+    x = b.input((1, 32, 32, 3), np.int8, quantization=q)
+    y = b.tensor((1, 32, 32, 3), np.int8, quantization=q)
+    b.operator("RELU", [x], [y])
+    b.outputs(y)
+    return b.build()
 
 
 @pytest.mark.litert
