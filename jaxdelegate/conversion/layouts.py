@@ -1,6 +1,5 @@
 """Rules that move transposes and reshapes towards the outputs, where they meet and cancel."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -250,10 +249,6 @@ def _swapped_columns(r: Rewriter, node: Node) -> Value | None:
     options = BatchMatMulOptions(adj_x=node.options.adj_x, adj_y=not node.options.adj_y)
     inputs = [node.inputs[0], _source(before)]
     return r.emitter.op("BATCH_MATMUL", inputs, node.output.shape, node.output.dtype, options)
-
-
-def size_of(axes: Sequence[int], value: Value) -> Any:
-    return math.prod(value.shape[i] for i in axes)
 
 
 RULES: dict[str, tuple[Rule, ...]] = {

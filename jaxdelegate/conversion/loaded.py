@@ -74,11 +74,17 @@ def _changed_tensors(
     """The new values of tensors whose leaves are not the file's."""
     changed = {}
     for name, value in zip(call.leaves, leaves, strict=True):
-        parameter = call.parameters[name]
-        if value.is_constant and np.array_equal(value.data, np.asarray(call.params[name])):
+        parameter = call.weights.parameters[name]
+        if value.is_constant and np.array_equal(value.data, np.asarray(call.weights.params[name])):
             continue
         if parameter.quantization is not None or parameter.stored_dtype != value.dtype:
             e.refuse(f"the file stores its weight {name!r} in another type than float32", _SAVE)
+        if value.shape != parameter.shape:
+            e.refuse(
+                f"its weight {name!r} has the shape {list(value.shape)}, the file's has "
+                f"{list(parameter.shape)}",
+                "change its values only",
+            )
         if not parameter.tensors:
             e.refuse(f"its weight {name!r} follows from others", _SAVE)
         changed.update(dict.fromkeys(parameter.tensors, dataclasses.replace(value, name=name)))

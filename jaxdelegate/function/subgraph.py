@@ -204,9 +204,10 @@ class SubgraphFunction:
                 initial states.
             mode: how it computes.
         """
-        written = written_calls.outputs_of(self, self._entry, params, arrays, mode)
-        if written is not None and state is None:
-            return written, {}
+        if state is None:
+            written = written_calls.outputs_of(self, self._entry, params, arrays, mode)
+            if written is not None:
+                return written, {}
         params = self._weights(mode).fitting(params, mode)
         states = None if state is None else self._states.fitting(state)
         # The jitted function must get the inputs' 64-bit dtypes.

@@ -27,11 +27,12 @@ primitive: Any = core.Primitive("tflite_model")
 primitive.multiple_results = True
 
 
-class Called(Protocol):
-    """The function of a subgraph, whose call is the primitive."""
+class Weights(Protocol):
+    """The leaves of the function that is called."""
 
     @property
     def parameters(self) -> Mapping[str, Parameter]: ...
+
     @property
     def params(self) -> Params: ...
 
@@ -42,19 +43,10 @@ class WrittenCall:
 
     model: ModelContext
     ends: Ends
-    function: Called
+    weights: Weights
     specs: Sequence[TensorSpec]  # of all tensors of the subgraph, for the inputs' shapes
     leaves: tuple[str, ...]
     io: str
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        return self.function.parameters
-
-    @property
-    def params(self) -> Params:
-        """The file's leaves."""
-        return self.function.params
 
     def results(self) -> list[Any]:
         """The shapes and dtypes of the outputs."""
@@ -84,7 +76,7 @@ def _is_handle(tensor: Tensor) -> bool:
 
 
 def outputs_of(
-    function: Called,
+    weights: Weights,
     entry: tuple[ModelContext, Ends, EntryPoint],
     params: Params,
     arrays: Sequence[Any],
@@ -93,18 +85,20 @@ def outputs_of(
     """The outputs of a call as the primitive; None: the call is traced as it is.
 
     That is so outside of `written_calls`, for models with resources or shapes that depend on
-    data, and for modes of training.
+    data, for symbolic shapes, and for modes of training.
     """
-    model, ends, point = entry
-    plain = mode.io in _ARE_WRITTEN and Mode(mode.io, mode.platform) == mode
-    if not _WRITING.get() or not plain or any(map(_is_handle, point.subgraph.tensors)):
+    if not _WRITING.get():
         return None
+    model, ends, point = entry
     shapes = {i: tuple(a.shape) for i, a in zip(ends.inputs, arrays, strict=True)}
-    own = function.params
+    known = all(isinstance(n, int) for shape in shapes.values() for n in shape)
+    plain = mode.io in _ARE_WRITTEN and Mode(mode.io, mode.platform) == mode
+    if not plain or not known or any(map(_is_handle, point.subgraph.tensors)):
+        return None
+    own = weights.params
     leaves = tuple(n for n in own if n in params and params[n] is not own[n])
     specs = point.specs({**point.declared_shapes, **shapes})
     if any(specs[i].is_dynamic for i in ends.outputs):
         return None
-    call = WrittenCall(model, ends, function, specs, leaves, mode.io)
-    operands = (*(params[n] for n in leaves), *arrays)
-    return tuple(primitive.bind(*operands, call=call))
+    call = WrittenCall(model, ends, weights, specs, leaves, mode.io)
+    return tuple(primitive.bind(*(params[n] for n in leaves), *arrays, call=call))

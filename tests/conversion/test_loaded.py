@@ -122,6 +122,16 @@ def test_changed_weights() -> None:
     assert constants(given) == constants(content)
 
 
+def test_changed_shapes() -> None:
+    content = NETWORKS["mobilenet"]()
+    (image,) = examples(content)
+    apply, params = jaxdelegate.load(content).function()
+    name = next(n for n, leaf in params.items() if leaf.ndim == 4)
+    changed = {**params, name: params[name][..., :1]}
+    with pytest.raises(ConversionError, match="change its values only"):
+        jaxdelegate.from_jax(lambda x: apply(changed, x)[0], image)
+
+
 def test_changed_weights_of_a_quantized_model() -> None:
     content = NETWORKS["int8_mobilenet"]()
     (image,) = examples(content)
