@@ -430,10 +430,10 @@ class ModelRunner:
                 scores[slot] += rows[slot, : len(part)].tolist()
         return scores
 
-    def begin_scores(self, slot: int, ids: Sequence[int]) -> None:
-        """Let a slot have the first of these tokens; `score_parts` adds the others."""
+    def begin_scores(self, slot: int, ids: Sequence[int], reused: int = 0) -> None:
+        """Let a slot have the `reused` entries and the next token; `score_parts` adds the others."""
         self.rest(slot)
-        self.cache.hold(slot, ids, 0)
+        self.cache.hold(slot, ids, reused)
 
     def score_parts(
         self, parts: Mapping[int, Sequence[int]], counts: Mapping[int, int]

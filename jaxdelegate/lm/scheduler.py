@@ -169,9 +169,17 @@ class Scheduler:
         if request.prompt_top is None:
             self._prefilling[slot] = self._runner.prefill_steps(slot, request.ids)
         else:
-            self._runner.begin_scores(slot, request.ids)
-            self._scoring.append(slot)
+            self._begin_scores(active)
         return active
+
+    def _begin_scores(self, active: ActiveRequest) -> None:
+        """Score a prompt, but for the beginning that its slot has with its scores."""
+        slot, request = active.slot, active.request
+        _, known = self._prefixes.scores(request, [slot])
+        active.prompt_scores += known
+        self._prefixes.scored(slot, request, active.prompt_scores)
+        self._runner.begin_scores(slot, request.ids, len(known))
+        self._scoring.append(slot)
 
     def leave(self, active: ActiveRequest) -> None:
         """Free the slot of a request that has not ended."""
@@ -314,6 +322,9 @@ class Scheduler:
     def score(self, steps: int = MAX_DECODE_STEPS) -> bool:
         """Score up to `steps` tokens of each prompt that is scored, all at once; whether it did."""
         slots = self._can_score()
+        for slot in slots:
+            if len(self._runner.ids(slot)) - 1 == self._running[slot].reused:  # it begins
+                self._copy_scores(self._running[slot])
         parts, counts = {}, {}
         for slot in slots:
             request, done = self._running[slot].request, len(self._runner.ids(slot))
@@ -331,6 +342,15 @@ class Scheduler:
                 self._scoring.remove(slot)
                 self._begin(slot)
         return has_run
+
+    def _copy_scores(self, active: ActiveRequest) -> None:
+        """Copy what another slot has of a prompt that is scored, if it has more of it."""
+        source, known = self._prefixes.scores(active.request, range(self.slots))
+        more = len(known) - len(active.prompt_scores)
+        if more > 0:
+            self._runner.copy(source, active.slot, len(known))
+            active.prompt_scores += known[-more:]
+            active.reused += more
 
     def _can_score(self) -> list[int]:
         """The slots whose prompts are scored and have their program, which runs next."""

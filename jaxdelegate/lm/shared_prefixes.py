@@ -10,6 +10,7 @@ from typing import NamedTuple
 from jaxdelegate.lm.kv_cache import ReadStep, common_length
 from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep
 from jaxdelegate.lm.request import Request
+from jaxdelegate.lm.scores import TokenScore
 
 
 class Share(NamedTuple):
@@ -28,6 +29,9 @@ class Share(NamedTuple):
     rest: int
 
 
+_Scored = tuple[Sequence[int], Sequence[TokenScore]]  # tokens, and the scores of all but the first
+
+
 class _Source(NamedTuple):
     slot: int
     request: Request | None  # that joined it last
@@ -43,6 +47,7 @@ class SharedPrefixes:
         """`prefilling`: the steps that are left of each prompt, in the order of joining."""
         self._runner, self._prefilling = runner, prefilling
         self._requests: list[Request | None] = [None] * runner.slots  # that joined last
+        self._scored: list[_Scored] = [((), ())] * runner.slots  # by the requests that joined last
         self._sources: dict[int, _Source | None] = {}  # of the prompts that are prefilled
         self._rest = functools.lru_cache(1024)(self._steps_after)
 
@@ -63,13 +68,15 @@ class SharedPrefixes:
         slot = max(whole, key=had.__getitem__, default=next(iter(had)))
         if not self._is_owned(slot, request):
             self._runner.clear(slot)
+            self._scored[slot] = (), ()
         self._requests[slot] = request
         self._sources.pop(slot, None)
         return slot, had[slot]
 
     def _had(self, slot: int, request: Request) -> int:
-        is_scored = request.prompt_top is not None  # all of its tokens are processed
-        if is_scored or not self._is_owned(slot, request):
+        if request.prompt_top is not None:
+            return len(self._known(slot, request))
+        if not self._is_owned(slot, request):
             return 0
         return self._runner.prefix(slot, request.ids)
 
@@ -86,6 +93,27 @@ class SharedPrefixes:
         gone = [s for s, source in self._sources.items() if source and source.slot == slot]
         for waiting in (slot, *gone):
             self._sources.pop(waiting, None)
+
+    # ---- scores
+
+    def scored(self, slot: int, request: Request, scores: Sequence[TokenScore]) -> None:
+        """`scores` are those of a slot's prompt, and grow."""
+        self._scored[slot] = request.ids, scores
+
+    def scores(self, request: Request, slots: Iterable[int]) -> tuple[int, Sequence[TokenScore]]:
+        """Which of some slots has the entries of most tokens whose scores are known; and these."""
+        known = {slot: self._known(slot, request) for slot in slots}
+        slot = max(known, key=lambda each: len(known[each]))
+        return slot, known[slot]
+
+    def _known(self, slot: int, request: Request) -> Sequence[TokenScore]:
+        ids, scores = self._scored[slot]
+        most = request.prompt_top or 0
+        if not scores or len(scores[0].top) < most or not self._is_owned(slot, request):
+            return ()
+        entries = self._runner.prefix(slot, request.ids)
+        count = min(common_length(ids, request.ids) - 1, entries, len(scores))
+        return [score._replace(top=score.top[:most]) for score in scores[: max(count, 0)]]
 
     # ---- what a prompt can take
 

@@ -143,15 +143,45 @@ def test_a_greedy_answer_is_the_most_likely_text(runner: ModelRunner) -> None:
         assert (found.rank, found.top) == (1, [(token, found.score)])
 
 
-def test_no_prefix_is_reused_by_a_scored_prompt(runner: ModelRunner) -> None:
+def test_known_scores_of_a_prompt_are_reused(runner: ModelRunner) -> None:
+    """As far as entries are there, too, and with as many of the most likely tokens."""
+    scheduler, count = scheduler_of(runner), len(LONG) - 1
+    (first,) = finished(scheduler, Request(LONG, 0, SamplingParams(), prompt_top=3))
+    for top, reused in ((3, count), (1, count), (5, 0)):
+        (again,) = finished(scheduler, Request(LONG, 0, SamplingParams(), prompt_top=top))
+        assert again.reused == reused
+        assert [score.top[:1] for score in again.prompt_scores] == [
+            score.top[:1] for score in first.prompt_scores
+        ]
+        assert {len(score.top) for score in again.prompt_scores} == {top}
+        assert again.prompt_scores[-1].score == pytest.approx(first.prompt_scores[-1].score)
+    (answer,) = finished(scheduler, Request(LONG, 1, SamplingParams()))
+    assert answer.reused == count  # scoring has filled the cache
+
+
+def test_prompts_with_one_beginning_are_scored_after_it(runner: ModelRunner) -> None:
+    """Also in other slots, which copy its entries; the scores are those of each prompt alone."""
+    texts = [[*LONG, *own] for own in ([100, 101], [102, 103, 104], [105], [106, 107])]
+    requests = [Request(ids, 2, SamplingParams(), prompt_top=2) for ids in texts]
+    alone = [finished(scheduler_of(runner), request)[0] for request in requests]
+    for slot in range(2):
+        runner.clear(slot)
     scheduler = scheduler_of(runner)
-    first, second = (
-        finished(scheduler, Request(LONG, 0, SamplingParams(), prompt_top=1))[0] for _ in range(2)
-    )
-    assert len(second.prompt_scores) == len(LONG) - 1
-    assert first.prompt_scores == second.prompt_scores
-    (reusing,) = finished(scheduler, Request(LONG, 1, SamplingParams()))
-    assert reusing.reused == len(LONG) - 1  # scoring has filled the cache
+    first = finished(scheduler, requests[0])
+    rest = [*finished(scheduler, *requests[1:3]), *finished(scheduler, requests[3])]
+    assert [active.reused for active in (*first, *rest)] == [0, *[len(LONG) - 1] * 3]
+    assert len({active.slot for active in rest}) == 2
+    for got, want in zip((*first, *rest), alone, strict=True):
+        assert got.tokens == want.tokens
+        for a, b in zip(got.prompt_scores, want.prompt_scores, strict=True):
+            assert (a.score, a.rank) == (pytest.approx(b.score, abs=1e-5), b.rank)
+
+
+def test_owners_do_not_know_each_others_scores(runner: ModelRunner) -> None:
+    scheduler = scheduler_of(runner)
+    for owner, reused in (("a", 0), ("b", 0), ("b", len(LONG) - 1)):
+        request = Request(LONG, 0, SamplingParams(), prompt_top=1, owner=owner)
+        assert finished(scheduler, request)[0].reused == reused
 
 
 @pytest.mark.parametrize("limit", [0, 2])
