@@ -12,7 +12,13 @@ from jaxdelegate import lm
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.thinking import ThinkingBudget
-from tests.support.language_models import CHATML, VOCABULARY, language_bundle, language_model
+from tests.support.language_models import (
+    CHATML,
+    VOCABULARY,
+    drafter_bundle,
+    language_bundle,
+    language_model,
+)
 
 PROMPT = "<|im_start|>assistant\n"
 START, END = (7, 8), (9, 10)
@@ -172,3 +178,18 @@ def test_a_budget_and_a_format_exclude_each_other(engine: lm.Engine) -> None:
         with pytest.raises(OptionError, match="thinking_token_budget: expected -1 where"):
             talk.send_message("a", response_format=form)
         talk.send_message("a", max_output_tokens=1)
+
+
+@pytest.mark.slow
+def test_a_drafter_changes_nothing(tmp_path: Path) -> None:
+    def edit(m: Any) -> None:
+        m.channels.add(channel_name="thought", start=PROMPT, end="ZQ", is_reasoning_channel=True)
+
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(drafter_bundle(edit=edit))
+    found = []
+    for drafts in (False, True):
+        with lm.Engine(path, enable_speculative_decoding=drafts) as engine:
+            found.append([said(engine, thinking_token_budget=n) for n in (0, 3, 9, -1)])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 4
