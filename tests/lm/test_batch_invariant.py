@@ -105,11 +105,11 @@ def test_answers_are_those_of_requests_alone(engine: lm.Engine) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gemma3", "gemma2"])
-def test_a_thousand_requests_twice(family: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_a_thousand_requests_twice(tmp_path: Path) -> None:
     """With caches that grow, and programs that a thread compiles meanwhile."""
     requests = mixed_requests(1000, 140)
-    content = decoder(FAMILIES[family], capacity=300, prefill=(8, STEP))
+    content = decoder(FAMILIES["gemma2"], capacity=300, prefill=(8, STEP))
     with engine_of(tmp_path / "model.litertlm", content) as engine:
         open_scheduler = functools.partial(engine.new_scheduler, SLOTS)
         wanted = alone(open_scheduler, requests)
