@@ -27,6 +27,14 @@ def _cond(e: Emitter, index: Value, *operands: Value, branches: Any, run: Run, *
     return _switch(e, index, operands, list(branches), run)
 
 
+def _platform(e: Emitter, *, platforms: Sequence[Any], **_: Any) -> Value:
+    """The branch for any platform, or that for a CPU."""
+    known = [i for i, names in enumerate(platforms) if names is None or "cpu" in names]
+    if not known:
+        e.refuse("it has no branch for a CPU", "add a default to lax.platform_dependent")
+    return e.const(known[-1], np.int32)
+
+
 def _condition(index: Value) -> Value | None:
     """The boolean that chooses between two branches, if it is one."""
     node = index.node
@@ -207,6 +215,7 @@ _CALLS = (
 )  # fmt: skip
 PRIMITIVES = (
     Primitive("cond", "IF", _cond, "more than two branches: one IF in the other"),
+    Primitive("platform_index", "none: the branch for any platform", _platform),
     Primitive("while", "WHILE", _while, "shapes stay as they are"),
     Primitive("scan", "WHILE, GATHER", _scan, "at most 8 small steps are written one by one"),
     *(Primitive(name, "none: its content", _call) for name in _CALLS),

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxdelegate.conversion.errors_at import refuse
 from jaxdelegate.conversion.graph import Graph, Node, Shape, Value, constant
+from jaxdelegate.conversion.ranges import is_int32
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.op_lowering.options import (
     CastOptions,
@@ -96,7 +97,8 @@ class Emitter:
         self, op: str, inputs: Sequence[Value], dtype: Any, options: Options | None
     ) -> Value:
         x = inputs[0]
-        wide = self.wider(op, x.dtype)
+        in_32 = x.dtype == np.uint32 and I32 in KERNELS[op] and is_int32(*inputs)
+        wide = I32 if in_32 else self.wider(op, x.dtype)
         result = self.compute(
             op, *(self.cast(v, wide) for v in inputs), dtype=dtype, options=options
         )

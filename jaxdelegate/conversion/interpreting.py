@@ -32,7 +32,6 @@ _REMEDIES = {
     "random_": "create random numbers from a constant key, or pass them as an input",
     "threefry": "create random numbers from a constant key, or pass them as an input",
     "rng_": "create random numbers from a constant key, or pass them as an input",
-    "platform_index": "a model with resource variables is not written back: copy its file",
     "callback": "compute it outside of the function, and pass the result as an input",
     "bitcast": "convert with astype",
 }

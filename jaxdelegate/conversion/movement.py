@@ -21,11 +21,14 @@ from jaxdelegate.op_lowering.options import (
     UnpackOptions,
 )
 
+_PACKED = (F32, I32, np.dtype(np.int64))
 _SMALL = "float32 and integers; others in a wider type"
 
 
-def _reshape(e: Emitter, x: Value, *, new_sizes: Shape, **_: Any) -> Value:
-    return e.reshape(x, new_sizes)
+def _reshape(e: Emitter, x: Value, *, new_sizes: Shape, dimensions: Any, **_: Any) -> Value:
+    """The elements in the order of `dimensions`, if it is not None, in another shape."""
+    ordered = x if dimensions is None else e.transpose(x, dimensions)
+    return e.reshape(ordered, new_sizes)
 
 
 def _squeeze(e: Emitter, x: Value, *, dimensions: Sequence[int]) -> Value:
@@ -159,12 +162,18 @@ def _dynamic_update_slice(e: Emitter, x: Value, update: Value, *starts: Value) -
 def _stack(e: Emitter, *parts: Value, axis: int) -> Value:
     x = parts[0]
     shape = (*x.shape[:axis], len(parts), *x.shape[axis:])
+    if x.dtype not in _PACKED:
+        row = (*shape[:axis], 1, *shape[axis + 1 :])
+        return e.concatenate([e.reshape(p, row) for p in parts], axis)
     return e.op("PACK", parts, shape, x.dtype, PackOptions(len(parts), axis))
 
 
 def _unstack(e: Emitter, x: Value, *, axis: int) -> list[Value]:
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
     n = x.shape[axis]
+    if x.dtype not in (*_PACKED, BOOL):
+        parts = _split(e, x, sizes=[1] * n, axis=axis)
+        return [e.reshape(part, shape) for part in parts]
     return e.node("UNPACK", [x], [(shape, x.dtype)] * n, UnpackOptions(n, axis))
 
 
@@ -310,8 +319,8 @@ PRIMITIVES = (
     _moves("expand_dims", "RESHAPE", _expand_dims),
     _moves("transpose", "TRANSPOSE", _transpose),
     _moves("broadcast_in_dim", "BROADCAST_TO", _broadcast_in_dim, "only where no operator repeats"),
-    _moves("stack", "PACK", _stack),
-    _moves("unstack", "UNPACK", _unstack),
+    _moves("stack", "PACK, CONCATENATION", _stack),
+    _moves("unstack", "UNPACK, SLICE", _unstack),
     Primitive("empty", "none: a constant", _empty),
     _moves("tile", "TILE", _tile),
     _moves("concatenate", "CONCATENATION", _concatenate),

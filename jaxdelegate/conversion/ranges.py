@@ -15,6 +15,7 @@ _UNKNOWN = (-(2**64), 2**64)
 _ARITHMETIC: dict[str, Callable[[int, int, int, int], Range]] = {
     "ADD": lambda a, b, c, d: (a + c, b + d),
     "SUB": lambda a, b, c, d: (a - d, b - c),
+    "DIV": lambda a, b, c, d: (a // d, b // c) if a >= 0 and c > 0 else _UNKNOWN,
     "MAXIMUM": lambda a, b, c, d: (max(a, c), max(b, d)),
     "MINIMUM": lambda a, b, c, d: (min(a, c), min(b, d)),
 }
@@ -50,6 +51,9 @@ def _of_result(node: Node, value: Value) -> Range:
         return _below(inputs[0].shape[int(inputs[1].data)])
     if node.op in _SAME and inputs[0].dtype.kind in "iu":
         return range_of(inputs[0])
+    if node.op == "SELECT_V2":
+        spans = [range_of(v) for v in inputs[1:]]
+        return min(low for low, _ in spans), max(high for _, high in spans)
     if node.op not in _ARITHMETIC:
         return _UNKNOWN
     (a, b), (c, d) = map(range_of, inputs)
@@ -58,6 +62,12 @@ def _of_result(node: Node, value: Value) -> Range:
 
 def _below(size: Any) -> Range:
     return (0, size - 1) if isinstance(size, int) else _UNKNOWN
+
+
+def is_int32(*values: Value) -> bool:
+    """Whether int32 has all values of integers."""
+    spans = [range_of(v) for v in values]
+    return all(low >= -(2**31) and high < 2**31 for low, high in spans)
 
 
 def always(op: str, a: Value, b: Value) -> bool | None:

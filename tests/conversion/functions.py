@@ -287,6 +287,24 @@ def batched(x: Any, i: Any) -> Any:
     return jax.vmap(lambda r, j: lax.dynamic_slice(r, (j,), (3,)))(x, i), jax.vmap(jnp.sort)(x)
 
 
+def convolved(x: Any, kernels: Any) -> Any:
+    """Each image with its own kernel."""
+    return jax.vmap(lambda a, k: conv(a[None], k))(x, kernels)
+
+
+def chosen(x: Any) -> Any:
+    return jnp.select([x > 1, x > 0], [x, x * 2], x * 3), jnp.stack([x > 0, x < 0], 1)
+
+
+def tables(x: Any) -> Any:
+    points = np.array([-1, 0, 1], np.float32)
+    return jnp.interp(x, points, points**2), jnp.digitize(x, points)
+
+
+def diagonals(x: Any) -> Any:
+    return jnp.diag(x), jnp.triu(x), jnp.unstack(x.astype(jnp.uint8))[1]
+
+
 def gradient(x: Any) -> Any:
     return jax.grad(lambda a: jnp.sum(jnp.tanh(a @ W) ** 2))(x)
 
@@ -357,6 +375,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "norms": (norms, (normal(2, 5, 8),)),
     "products": (products, (normal(2, 3, 8), normal(2, 8, 4))),
     "batched": (batched, (normal(4, 8), below(9, 4))),
+    "convolved": (convolved, (normal(2, 5, 5, 4), normal(2, 3, 3, 4, 6))),
+    "chosen": (chosen, (normal(9),)),
+    "tables": (tables, (normal(9),)),
+    "diagonals": (diagonals, (positive(4, 4) * 9,)),
     "gradient": (gradient, (normal(2, 8),)),
     "one_hot": (one_hot, (below(5, 6),)),
     "constants_out": (constants_out, (normal(2),)),
