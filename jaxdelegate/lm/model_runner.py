@@ -431,7 +431,7 @@ class ModelRunner:
         return scores
 
     def begin_scores(self, slot: int, ids: Sequence[int], reused: int = 0) -> None:
-        """Let a slot have the `reused` entries and the next token; `score_parts` adds the others."""
+        """Let a slot have `reused` entries and the next token; `score_parts` adds the others."""
         self.rest(slot)
         self.cache.hold(slot, ids, reused)
 

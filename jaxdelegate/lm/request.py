@@ -23,7 +23,7 @@ class Request:
         top: how many of the most likely tokens each token of the answer has, with their log
             probabilities; at most `MOST_TOP`.
         prompt_top: the same for the tokens of the prompt, which are scored then, each by a decode
-            step, but for a beginning whose scores are known; None: they are not.
+            step, except for a beginning whose scores are known; None: they are not.
         owner: only requests of the same one reuse each other's cache entries. Otherwise a client
             could learn the prompts of others, by the count of tokens or by the time.
         stops: where the answer ends; None: as the bundle declares. Programs stop at the bundle's

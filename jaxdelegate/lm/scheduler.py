@@ -173,7 +173,7 @@ class Scheduler:
         return active
 
     def _begin_scores(self, active: ActiveRequest) -> None:
-        """Score a prompt, but for the beginning that its slot has with its scores."""
+        """Score a prompt after the beginning of which its slot has entries and scores."""
         slot, request = active.slot, active.request
         _, known = self._prefixes.scores(request, [slot])
         active.prompt_scores += known

@@ -144,7 +144,7 @@ def test_a_greedy_answer_is_the_most_likely_text(runner: ModelRunner) -> None:
 
 
 def test_known_scores_of_a_prompt_are_reused(runner: ModelRunner) -> None:
-    """As far as entries are there, too, and with as many of the most likely tokens."""
+    """A prompt that asks for more of the most likely tokens is scored again."""
     scheduler, count = scheduler_of(runner), len(LONG) - 1
     (first,) = finished(scheduler, Request(LONG, 0, SamplingParams(), prompt_top=3))
     for top, reused in ((3, count), (1, count), (5, 0)):

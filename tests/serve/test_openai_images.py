@@ -19,8 +19,7 @@ from jaxdelegate.serve.openai import images
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
 from tests.serve.test_openai import CHAT, Gate, Served
-from tests.support.language_models import language_bundle
-from tests.support.vision_models import file_of, picture, vision_bundle
+from tests.support.vision_models import file_of, patch_encoder, picture, vision_bundle
 
 RESPONSES = "/v1/responses"
 FIRST, SECOND = file_of(picture(30, 20)), file_of(picture(9, 40, seed=1))
@@ -31,7 +30,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder, lines = tmp_path_factory.mktemp("images"), queue.Queue[str]()
     path, other = folder / "tiny.litertlm", folder / "reads.litertlm"
     path.write_bytes(vision_bundle())
-    other.write_bytes(language_bundle())
+    other.write_bytes(vision_bundle(encoder=patch_encoder((5,))))  # its adapter does not fit
     settings = ServeSettings(max_batch_size=4, warm=())
     server = Server({"tiny": path, "reads": other}, settings, Limits(), port=0, say=lines.put)
     thread = threading.Thread(target=server.run)
@@ -174,6 +173,7 @@ def test_other_requests_that_are_refused(served: Served):
     ):
         found = asked(served, *parts, **fields)
         assert (found.status, problem in found.error["message"]) == (400, True), found.body
+    assert asked(served, text("?"), model="reads").status == 200
     found = served.call(CHAT, {"messages": [{"role": "system", "content": [image]}]})
     assert "images only in the user's" in found.error["message"]
     found = served.call("/tokenize", {"messages": user(image)})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jaxdelegate.errors import GenerationError
+from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.vision.decoding import MOST_PIXELS, pixel_count
 from jaxdelegate.lm.vision.encoded_image import EncodedImage
 from jaxdelegate.serve.clients import shown
@@ -82,5 +82,5 @@ def read_images(model: Any, parts: Sequence[dict[str, Any]], owner: Any) -> list
 def _of_part(part: dict[str, Any], read: Callable[[bytes], T]) -> T:
     try:
         return read(part["data"])
-    except GenerationError as error:
+    except (GenerationError, OptionError) as error:
         raise ApiError(str(error), param=part["where"]) from None

@@ -2,14 +2,16 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 import secrets
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxdelegate.bundles.bundle import open_bundle
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, RepetitionPenaltyConfig, SamplerConfig
 from jaxdelegate.lm.constraints import Constraint, Grammar
 from jaxdelegate.lm.engine import Engine
@@ -35,6 +37,7 @@ from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.waiting import waiting
 
+_LOG = logging.getLogger("jaxdelegate.serve")
 _NEVER = (1 << 31) - 1  # tokens before a stop
 _DEFAULT_K = 64  # a token is one of the most likely ones
 _EMBEDDINGS = " embeddings"  # a key of their own for turns, so that a client's chats go on
@@ -175,12 +178,8 @@ class LanguageModel(TextModel):
 
     def _prepare(self) -> None:
         settings, close = self.settings, self.worker.resources.callback
-        # Images are encoded where the language model runs.
-        images = Backend() if takes_images(open_bundle(self._path)) else None
-        self.engine = Engine(
-            self._path,
+        self.engine = self._opened(
             max_num_tokens=settings.max_num_tokens,
-            vision_backend=images,
             enable_speculative_decoding=settings.speculative_decoding,
             batch_invariant=settings.batch_invariant,
             **self._engine_options(),
@@ -194,6 +193,15 @@ class LanguageModel(TextModel):
             self._warm_up(self.engine)
         self.worker.memory = self._memory(self.engine)
         self._begin_warming(self.engine)
+
+    def _opened(self, **options: Any) -> Engine:
+        """The engine; it takes images, encoded where the language model runs, if it can."""
+        if takes_images(open_bundle(self._path)):
+            try:
+                return Engine(self._path, vision_backend=Backend(), **options)
+            except (ModelError, OptionError) as error:
+                _LOG.warning("%s reads text only: %s", self.name, error)
+        return Engine(self._path, **options)
 
     def _warm_up(self, engine: Engine) -> None:
         """Load or compile what most requests need; a thread does the rest when it is needed."""
