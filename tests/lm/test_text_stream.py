@@ -31,6 +31,9 @@ class Bytes(Tokenizer):
     def definition(self) -> list[bytes | None]:
         return [bytes([i]) for i in range(self.size)]
 
+    def to_bytes(self) -> bytes:
+        raise NotImplementedError
+
     def _decode(self, ids: list[int]) -> str:
         return bytes(ids).decode(errors="replace")
 
