@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _LONGEST_S = 0.05  # between two runs whose tokens someone waits for
 _MOST_GROWTH = 8  # of a run's steps at once: the last run may have ended early
+_LEAST_COPIED = 4  # tokens: a copy takes about as long as scoring a few
 _LONGEST_CONSTRAINED_S = 0.005  # a constrained request has one token in each: it waits for others
 
 
@@ -347,8 +348,9 @@ class Scheduler:
         """Copy what another slot has of a prompt that is scored, if it has more of it."""
         source, known = self._prefixes.scores(active.request, range(self.slots))
         more = len(known) - len(active.prompt_scores)
-        if more > 0:
+        if more >= _LEAST_COPIED:
             self._runner.copy(source, active.slot, len(known))
+            self._runner.begin_scores(active.slot, active.request.ids, len(known))
             active.prompt_scores += known[-more:]
             active.reused += more
 

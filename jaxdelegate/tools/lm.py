@@ -17,11 +17,7 @@ FLAGS = (
     Flag("backend", str, None, "run, benchmark: as --jax_platform.", ("cpu", "gpu", "tpu")),
     Flag("cpu_thread_count", int, None, "run, benchmark: set NPROC instead.", lower=1),
     Flag("max_num_tokens", int, None, "run, benchmark: of prompt and answer, at most.", lower=1),
-    Flag(
-        "cache_dir", str, None,
-        "run, benchmark: the folder of compiled programs; default: ~/.cache/jaxdelegate; :nocache: "
-        "none.",
-    ),
+    Flag("cache_dir", str, None, "run, benchmark: for compiled programs; :nocache: not stored."),
     Flag("speculative_decoding", str, None, "run, benchmark: use the drafter.", _BOOLEAN),
     Flag("prompt", str, None, "run: a single prompt; its answer is printed."),
     Flag("image", str, None, "run: a file for the first message; repeatable.", repeats=True),

@@ -177,6 +177,22 @@ def test_prompts_with_one_beginning_are_scored_after_it(runner: ModelRunner) -> 
             assert (a.score, a.rank) == (pytest.approx(b.score, abs=1e-5), b.rank)
 
 
+def test_what_another_slot_has_now_counts(runner: ModelRunner) -> None:
+    """Its scores are known, and a later prompt has taken the place of most entries."""
+    scheduler = scheduler_of(runner)
+    (first,) = finished(scheduler, Request(LONG, 0, SamplingParams(), prompt_top=1))
+    prompts = [1, 200, 201], [*LONG[:9], *range(170, 180)]
+    others = [scheduler.join(Request(ids, 40, SamplingParams())) for ids in prompts]
+    while not all(other.tokens for other in others):
+        scheduler.step()
+    assert others[1].slot == first.slot
+    scheduler.leave(others[0])
+    (again,) = finished(scheduler, Request(LONG, 0, SamplingParams(), prompt_top=1))
+    assert (again.slot, again.reused) == (others[0].slot, 9)
+    for a, b in zip(again.prompt_scores, first.prompt_scores, strict=True):
+        assert a.score == pytest.approx(b.score, abs=1e-5)
+
+
 def test_owners_do_not_know_each_others_scores(runner: ModelRunner) -> None:
     scheduler = scheduler_of(runner)
     for owner, reused in (("a", 0), ("b", 0), ("b", len(LONG) - 1)):
