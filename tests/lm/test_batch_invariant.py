@@ -104,7 +104,7 @@ def test_answers_are_those_of_requests_alone(engine: lm.Engine) -> None:
     assert among(open_scheduler(), requests) == alone(open_scheduler, requests)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_a_thousand_requests_twice(tmp_path: Path) -> None:
     """With caches that grow, and programs that a thread compiles meanwhile."""
