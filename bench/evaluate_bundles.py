@@ -6,9 +6,9 @@
 `make_language_models.py --rows=200` writes the questions. The harness has two tasks of them:
 `choices` (`acc`: how often the likeliest choice is the right one) and `texts` (`exact_match`: how
 often the greedy continuation is). Its command may be in another environment. A bundle's server is
-started once, and each task runs twice: `seconds` are those of the second run, as the harness counts
-them. litert_lm, where it is installed, scores and continues the same texts in a process of its own,
-one after the other, without the harness.
+started once, and each task runs twice, first to compile: `seconds` are those of the second run, as
+the harness counts them. litert_lm, where it is installed, scores and continues the same texts in a
+process of its own, one after the other, without the harness.
 """
 
 import json
@@ -36,7 +36,8 @@ flags.DEFINE_string("child", None, "For the script itself: the bundle that liter
 
 Row = Mapping[str, Any]
 _METRICS = {"choices": "acc", "texts": "exact_match"}
-_STRIPPED = {"name": "s", "filter": [{"function": "remove_whitespace"}, {"function": "take_first"}]}
+_FILTERS = {"choices": "none", "texts": "stripped"}
+_STRIPPED = [{"function": "remove_whitespace"}, {"function": "take_first"}]
 _TASKS: dict[str, dict[str, Any]] = {
     "choices": {
         "output_type": "multiple_choice",
@@ -49,6 +50,7 @@ _TASKS: dict[str, dict[str, Any]] = {
         "doc_to_text": "{{context}}",
         "doc_to_target": "{{text}}",
         "generation_kwargs": {"until": ["\n"]},
+        "filter_list": [{"name": "stripped", "filter": _STRIPPED}],
     },
 }
 
@@ -66,7 +68,7 @@ def write_tasks(folder: Path, longest: int) -> None:
     data = {"dataset_path": "json", "test_split": "test"}
     data["dataset_kwargs"] = {"data_files": {"test": str(Path(FLAGS.rows).resolve())}}
     for name, task in _TASKS.items():
-        own = {**task, "metric_list": [{"metric": _METRICS[name]}], "filter_list": [_STRIPPED]}
+        own = {**task, "metric_list": [{"metric": _METRICS[name]}]}
         if "generation_kwargs" in own:
             own["generation_kwargs"] = {**own["generation_kwargs"], "max_gen_toks": longest}
         # JSON is YAML.
@@ -83,18 +85,22 @@ def evaluated(port: int, task: str, folder: Path) -> dict[str, float]:
     command += ["--model_args=" + ",".join(f"{k}={v}" for k, v in arguments.items())]
     command += [f"--include_path={folder}", f"--output_path={out}"]
     offline = {"HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    subprocess.run(command, env={**os.environ, **offline}, capture_output=True, check=True)
+    ended = subprocess.run(
+        command, env={**os.environ, **offline}, stderr=subprocess.PIPE, text=True, check=False
+    )
+    if ended.returncode:
+        raise RuntimeError(ended.stderr[-2000:])
     (path,) = out.rglob("results_*.json")
     found = json.loads(path.read_text("utf-8"))
-    metric = found["results"][task][f"{_METRICS[task]},{_STRIPPED['name']}"]
+    metric = found["results"][task][f"{_METRICS[task]},{_FILTERS[task]}"]
     return {_METRICS[task]: metric, "seconds": float(found["total_evaluation_time_seconds"])}
 
 
 def ours(path: Path) -> dict[str, dict[str, float]]:
     options = [f"--jax_platform={FLAGS.platform}", f"--jax_compute_dtype={FLAGS.compute_dtype}"]
-    options += ["--name=m", f"--max_batch_size={FLAGS.slots}"]
+    options += ["--name=m", f"--max_batch_size={FLAGS.slots}", "--warm=none"]
     with ServerProcess(str(path), *options) as server, tempfile.TemporaryDirectory() as folder:
-        server.wait_until_warm()
+        server.wait_until_ready()
         write_tasks(Path(folder), max(words(row["text"]) for row in rows()))
         return {
             task: [evaluated(server.port, task, Path(folder)) for _ in range(2)][-1]
