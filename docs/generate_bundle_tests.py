@@ -74,7 +74,7 @@ ROWS: dict[tuple[str, str], tuple[str, ...]] = {
         "serve/test_openai.py::test_streams_do_not_depend_on_each_other",
         f"{_GPU}test_clients_at_once_get_the_texts_of_an_engine_alone",
     ),
-    ("all", "budgets of thoughts"): ("lm/test_thinking.py::test_the_prompt_opens_the_channel",),
+    ("all", "thinking budgets"): ("lm/test_thinking.py::test_the_prompt_opens_the_channel",),
 }  # fmt: skip
 
 

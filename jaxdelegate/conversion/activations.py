@@ -1,7 +1,9 @@
 """Recognizes activation functions by their values, however a function writes them.
 
 A part of the graph that computes one tensor elementwise from one other tensor and scalars is a
-function of one number. If it has the values of a known function, one operator replaces it.
+function of one number. If it has the values of a known function, one operator replaces it. It is
+compared at many numbers, and around its own constants. Each comparison, maximum and minimum in it
+must turn out both ways there, because what never happened was not compared.
 """
 
 import dataclasses
@@ -58,16 +60,17 @@ def _logistic(x: Array) -> Any:
         return 1 / (1 + np.exp(-x))
 
 
-_KNOWN: tuple[tuple[str, Options | None, Array], ...] = (
-    ("RELU", None, np.maximum(_X, 0)),
-    ("RELU6", None, np.clip(_X, 0, 6)),
-    ("RELU_N1_TO_1", None, np.clip(_X, -1, 1)),
-    ("HARD_SWISH", None, _hard_swish(_X)),
-    ("GELU", GeluOptions(approximate=True), _gelu_tanh(_X)),
-    ("GELU", GeluOptions(approximate=False), _gelu(_X)),
-    ("ELU", None, _elu(_X)),
-    ("LOGISTIC", None, _logistic(_X)),
+_KNOWN: tuple[tuple[str, Options | None, Callable[[Array], Any]], ...] = (
+    ("RELU", None, lambda x: np.maximum(x, 0)),
+    ("RELU6", None, lambda x: np.clip(x, 0, 6)),
+    ("RELU_N1_TO_1", None, lambda x: np.clip(x, -1, 1)),
+    ("HARD_SWISH", None, _hard_swish),
+    ("GELU", GeluOptions(approximate=True), _gelu_tanh),
+    ("GELU", GeluOptions(approximate=False), _gelu),
+    ("ELU", None, _elu),
+    ("LOGISTIC", None, _logistic),
 )
+_AT_X = [function(_X) for _, _, function in _KNOWN]
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "ABS": np.abs,
@@ -95,6 +98,8 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "GREATER_EQUAL": np.greater_equal,
     "SELECT_V2": np.where,
 }
+_COMPARISONS = ("LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
+_BENDS = {"RELU": (0,), "RELU6": (0, 6), "RELU_N1_TO_1": (-1, 1)}
 _ELEMENTWISE = frozenset(_FUNCTIONS).intersection(UNARY + BINARY + tuple(_FUNCTIONS))
 
 
@@ -169,9 +174,17 @@ def _depends_only_on(part: _Part, source: Value) -> bool:
     return True
 
 
-def _values(part: _Part, source: Value) -> Array | None:
-    """The result at the points; None if it is not a finite function of them."""
-    known: dict[int, Array] = {id(source): _X}
+def _points_for(part: _Part) -> Array:
+    """`_X`, and both sides of each constant and its negative."""
+    inputs = (v for node in part.nodes for v in node.inputs if v is not None)
+    numbers = {abs(float(n)) for n in map(scalar_of, inputs) if n is not None and np.isfinite(n)}
+    own = np.outer(np.array([*numbers]), (1 - 1e-7, 1, 1 + 1e-7)).ravel()
+    return np.concatenate([_X, own, -own])
+
+
+def _values(part: _Part, source: Value, x: Array) -> Array | None:
+    """The result at the points; None: it is not a function of them, or a part was not reached."""
+    known: dict[int, Array] = {id(source): x}
     with np.errstate(all="ignore"):
         for node in part.nodes:
             if node.output is source:
@@ -179,8 +192,21 @@ def _values(part: _Part, source: Value) -> Array | None:
             inputs = [_at(v, known) for v in node.inputs if v is not None]
             if all(v is not None for v in inputs):
                 known[id(node.output)] = _FUNCTIONS[node.op](*inputs)
+                if not _goes_both_ways(node.op, inputs, known[id(node.output)]):
+                    return None
     result = known.get(id(part.nodes[-1].output))
     return result if result is not None and result.dtype == np.float64 else None
+
+
+def _goes_both_ways(op: str, inputs: list[Any], result: Array) -> bool:
+    """Whether a choice was made both ways."""
+    if op in _COMPARISONS:
+        return bool(np.any(result) and not np.all(result))
+    if op in ("MAXIMUM", "MINIMUM"):
+        return bool(np.any(inputs[0] > inputs[1]) and np.any(inputs[0] < inputs[1]))
+    return all(
+        bool(np.any(inputs[0] < bend) and np.any(inputs[0] > bend)) for bend in _BENDS.get(op, ())
+    )
 
 
 def _at(value: Value, known: dict[int, Array]) -> Any:
@@ -188,9 +214,9 @@ def _at(value: Value, known: dict[int, Array]) -> Any:
     return known.get(id(value)) if number is None else np.float64(number)
 
 
-def _leaky_relu(y: Array) -> tuple[str, Options | None] | None:
-    alpha = float(-y[_X == -1.0][0]) if (_X == -1.0).any() else math.nan
-    is_one = 0 < alpha < 1 and _are_equal(y, np.where(_X > 0, _X, alpha * _X))
+def _leaky_relu(x: Array, y: Array) -> tuple[str, Options | None] | None:
+    alpha = float(-y[x == -1.0][0]) if (x == -1.0).any() else math.nan
+    is_one = 0 < alpha < 1 and _are_equal(y, np.where(x > 0, x, alpha * x))
     return ("LEAKY_RELU", LeakyReluOptions(float(np.float32(alpha)))) if is_one else None
 
 
@@ -198,22 +224,25 @@ def _are_equal(y: Array, known: Array, floor: float = 0.0) -> bool:
     return bool(np.all(np.abs(y - known) <= np.maximum(_TOLERANCE * np.abs(known), floor)))
 
 
-def _name(y: Array) -> tuple[str, Options | None] | None:
-    for op, options, known in _KNOWN:
-        if _are_equal(y, known, _TAIL if op == "GELU" else 0.0):
+def _name(x: Array, y: Array) -> tuple[str, Options | None] | None:
+    count = len(_X)
+    for (op, options, function), at_x in zip(_KNOWN, _AT_X, strict=True):
+        floor = _TAIL if op == "GELU" else 0.0
+        if _are_equal(y[:count], at_x, floor) and _are_equal(y[count:], function(x[count:]), floor):
             return op, options
-    return _leaky_relu(y)
+    return _leaky_relu(x, y)
 
 
 def _activation(r: Rewriter, node: Node) -> Value | None:
     if node.output.dtype != np.float32:
         return None
     part = _part(node)
+    x = _points_for(part)
     for source in _sources(part):
         if source.shape != node.output.shape:
             continue
-        y = _values(part, source)
-        found = None if y is None or y.shape != _X.shape else _name(y)
+        y = _values(part, source, x)
+        found = None if y is None or y.shape != x.shape else _name(x, y)
         if found is not None:
             op, options = found
             return r.emitter.op(op, [source], node.output.shape, node.output.dtype, options)

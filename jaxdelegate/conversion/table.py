@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-Lower = Callable[
-    ..., Any
-]  # (emitter, *inputs, **the primitive's parameters) -> a Value, or several
+# (emitter, *inputs, **the primitive's parameters) -> a Value, or several
+Lower = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)

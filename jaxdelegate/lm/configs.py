@@ -184,9 +184,9 @@ class ThinkingConfig:
 
     Attributes:
         enable_thinking: the template's variable `enable_thinking`.
-        thinking_token_budget: the most tokens of thoughts, in the bundle's channel for reasoning or
+        thinking_token_budget: the most reasoning tokens, in the bundle's channel for reasoning or
             its first one; then the channel is ended, and the answer goes on. -1: as many as the
-            model likes. Thoughts count if the prompt opens the channel, or the answer begins with
+            model likes. They count if the prompt opens the channel, or the answer begins with
             it.
     """
 

@@ -76,7 +76,7 @@ class _Asked(NamedTuple):
     """How a message is answered."""
 
     thinking: Mapping[str, Any]
-    budget: int | None  # of tokens of thoughts; None: any number
+    budget: int | None  # of tokens of reasoning; None: any number
     limit: int | None
     params: SamplingParams
     grammar: Grammar | None
@@ -175,7 +175,7 @@ class Conversation(AbstractConversation):
             ModelError: the chat template is damaged, or refuses the message.
             OptionError: the message has something else than texts, results of tools and, if the
                 engine takes them, images; llguidance refuses the format; or the bundle declares no
-                channel for a budget of thoughts.
+                channel for a thinking budget.
             GenerationError: the conversation gets too long, or is closed; no answer matches the
                 format; an image is damaged or of an unknown format.
         """

@@ -28,7 +28,7 @@ class Request:
             could learn the prompts of others, by the count of tokens or by the time.
         stops: where the answer ends; None: as the bundle declares. Programs stop at the bundle's
             tokens even so: `params` must keep them away where the answer does not end there.
-        thinking: ends thoughts that get too long; not with a constraint. None: nothing does.
+        thinking: ends reasoning that gets too long; not with a constraint. None: nothing does.
     """
 
     ids: Sequence[int]

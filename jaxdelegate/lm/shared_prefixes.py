@@ -29,6 +29,8 @@ class Share(NamedTuple):
     rest: int
 
 
+# Clients ask for five at most where they score many prompts; twenty take 2 KB for each token.
+_MOST_KEPT_TOP = 5
 _Scored = tuple[Sequence[int], Sequence[TokenScore]]  # tokens, and the scores of all but the first
 
 
@@ -75,7 +77,7 @@ class SharedPrefixes:
 
     def _had(self, slot: int, request: Request) -> int:
         if request.prompt_top is not None:
-            return len(self._known(slot, request))
+            return self._known(slot, request)
         if not self._is_owned(slot, request):
             return 0
         return self._runner.prefix(slot, request.ids)
@@ -97,23 +99,24 @@ class SharedPrefixes:
     # ---- scores
 
     def scored(self, slot: int, request: Request, scores: Sequence[TokenScore]) -> None:
-        """`scores` are those of a slot's prompt, and grow."""
-        self._scored[slot] = request.ids, scores
+        """`scores` are those of a slot's prompt, and grow. Those with long tops are not kept."""
+        is_kept = (request.prompt_top or 0) <= _MOST_KEPT_TOP
+        self._scored[slot] = (request.ids, scores) if is_kept else ((), ())
 
     def scores(self, request: Request, slots: Iterable[int]) -> tuple[int, Sequence[TokenScore]]:
         """Which of some slots has the entries of most tokens whose scores are known; and these."""
         known = {slot: self._known(slot, request) for slot in slots}
-        slot = max(known, key=lambda each: len(known[each]))
-        return slot, known[slot]
+        slot = max(known, key=known.__getitem__)
+        scores, most = self._scored[slot][1][: known[slot]], request.prompt_top or 0
+        return slot, [score._replace(top=score.top[:most]) for score in scores]
 
-    def _known(self, slot: int, request: Request) -> Sequence[TokenScore]:
+    def _known(self, slot: int, request: Request) -> int:
         ids, scores = self._scored[slot]
-        most = request.prompt_top or 0
-        if not scores or len(scores[0].top) < most or not self._is_owned(slot, request):
-            return ()
+        has_tops = bool(scores) and len(scores[0].top) >= (request.prompt_top or 0)
+        if not has_tops or not self._is_owned(slot, request):
+            return 0
         entries = self._runner.prefix(slot, request.ids)
-        count = min(common_length(ids, request.ids) - 1, entries, len(scores))
-        return [score._replace(top=score.top[:most]) for score in scores[: max(count, 0)]]
+        return max(min(common_length(ids, request.ids) - 1, entries, len(scores)), 0)
 
     # ---- what a prompt can take
 

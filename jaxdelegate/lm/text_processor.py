@@ -114,16 +114,16 @@ class TextProcessor:
         return user.prefix, user.suffix + (model.prefix if model is not None else "")
 
     def thinking_budget(self, budget: int, prompt: str) -> ThinkingBudget:
-        """Ends the thoughts of an answer after a number of tokens.
+        """Ends the reasoning of an answer after a number of tokens.
 
         Args:
             budget: the most tokens.
-            prompt: before the answer; it may open the channel of the thoughts.
+            prompt: before the answer; it may open the channel for reasoning.
 
         Raises:
             OptionError: the bundle declares no such channel, or not how it ends.
         """
-        channel = self._thoughts
+        channel = self._reasoning
         if channel is None:
             raise OptionError(
                 "thinking_token_budget: expected a bundle that declares a channel with a start and "
@@ -134,7 +134,7 @@ class TextProcessor:
         return ThinkingBudget(start, end, budget, self._vocabulary, is_open=is_open)
 
     @property
-    def _thoughts(self) -> Channel | None:
+    def _reasoning(self) -> Channel | None:
         """The channel for reasoning, or the first one, as in LiteRT-LM."""
         whole = [c for c in self.metadata.channels if c.start and c.end]
         return next((c for c in whole if c.is_reasoning), next(iter(whole), None))

@@ -1,4 +1,4 @@
-"""A budget of tokens for a model's thoughts, after which the channel that has them is ended.
+"""A thinking budget: after that many tokens the channel with the model's reasoning is ended.
 
 Source: observed in LiteRT-LM 0.18.1, whose library has a class ThinkingBudgetConstraint.
 """

@@ -28,7 +28,7 @@ FLAGS = (
         "run: forget reasoning.", _BOOLEAN,
     ),
     Flag("thinking", str, None, "run: whether the template asks the model to think.", _BOOLEAN),
-    Flag("thinking_budget", int, None, "run: tokens of thoughts; 0: none; -1: no limit.", lower=-1),
+    Flag("thinking_budget", int, None, "run: reasoning tokens; 0: none; -1: no limit.", lower=-1),
     Flag("top_k", int, None, "run: among how many tokens one is chosen.", lower=1),
     Flag("top_p", float, None, "run: the probability that they have together.", lower=0, upper=1),
     Flag("temperature", float, None, "run: 0: the most likely token.", lower=0),

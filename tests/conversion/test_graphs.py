@@ -170,3 +170,17 @@ def test_wrong_arguments() -> None:
         jaxdelegate.from_jax()
     with pytest.raises(OptionError, match="signatures: expected"):
         jaxdelegate.from_jax(signatures={})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.where(jnp.abs(x - 3.3333) < 1e-4, 7.0, jnp.maximum(x, 0)),
+        lambda x: jax.nn.relu(x) + 1e6 * jax.nn.relu(1e-6 - jnp.abs(x - 3.3333)),
+        lambda x: jnp.where(x > 3.3332, jnp.where(x < 3.3334, 7.0, x), jnp.maximum(x, 0)),
+    ],
+)
+def test_a_narrow_exception_keeps_a_function_from_being_an_activation(function: Any) -> None:
+    x = np.array([3.3333, 2.0, -1.0], np.float32)
+    (found,) = jaxdelegate.load(jaxdelegate.from_jax(function, x))(x)
+    np.testing.assert_allclose(found, function(x), atol=1e-6)

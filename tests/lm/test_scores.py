@@ -159,6 +159,14 @@ def test_known_scores_of_a_prompt_are_reused(runner: ModelRunner) -> None:
     assert answer.reused == count  # scoring has filled the cache
 
 
+def test_scores_with_long_tops_are_not_kept(runner: ModelRunner) -> None:
+    scheduler = scheduler_of(runner)
+    request = Request(LONG, 0, SamplingParams(), prompt_top=MOST_TOP)
+    first, again = (finished(scheduler, request)[0] for _ in range(2))
+    assert (again.reused, len(again.prompt_scores)) == (0, len(LONG) - 1)
+    assert again.prompt_scores == first.prompt_scores
+
+
 def test_prompts_with_one_beginning_are_scored_after_it(runner: ModelRunner) -> None:
     """Also in other slots, which copy its entries; the scores are those of each prompt alone."""
     texts = [[*LONG, *own] for own in ([100, 101], [102, 103, 104], [105], [106, 107])]

@@ -58,7 +58,7 @@ class Chat:
         begins_answer: whether the prompt ends where an answer begins.
         continues: the answer continues the last message.
         tools: what the answer may call.
-        budget: the most tokens of its thoughts; None: any number.
+        budget: the most tokens of its reasoning; None: any number.
         budget_field: which says so.
         images: those of the messages, in order: see `images.image_part`.
     """
@@ -124,7 +124,7 @@ def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Ch
 
 
 def _budgets(fields: Mapping[str, Any], context: dict[str, Any]) -> dict[str, int]:
-    """The most tokens of thoughts, by field; `context` gets whether the model thinks at all."""
+    """The thinking budget, by field; `context` gets whether the model thinks at all."""
     found = {"thinking_token_budget": fields.get("thinking_token_budget")}
     if (thinking := fields.get("thinking")) is not None:
         kind = _THINKING.checked(thinking.get("type"), "thinking.type")
