@@ -1,5 +1,6 @@
 """The largest logits, compared with `lax.top_k` and numpy."""
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -36,17 +37,15 @@ def few(rng: np.random.Generator, n: int) -> np.ndarray:
 KINDS = [normal, tied, odd, few]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 7, 50, 261, 1000, 4099])
-def test_the_first_k_are_those_of_jax(
-    kind: Callable[..., np.ndarray], count: int, rng: np.random.Generator
-) -> None:
-    values = kind(rng, count).astype(np.float32)
+def test_the_first_k_are_those_of_jax(count: int, rng: np.random.Generator) -> None:
+    rows = np.stack([kind(rng, count) for kind in KINDS]).astype(np.float32)
     for k in {min(k, count) for k in (1, 2, 16, 50)}:
-        want_values, want = map(np.asarray, lax.top_k(values, k))
+        want_values, want = map(np.asarray, lax.top_k(rows, k))
         for chunk in (1, 2, 8, 32):
             if k * chunk <= count:
-                got_values, got = map(np.asarray, top_k(jnp.asarray(values), k, chunk))
+                first = jax.jit(jax.vmap(functools.partial(top_k, k=k, chunk=chunk)))
+                got_values, got = map(np.asarray, first(rows))
                 np.testing.assert_array_equal(got, want)
                 np.testing.assert_array_equal(got_values.view("i4"), want_values.view("i4"))
 

@@ -196,7 +196,8 @@ def int8_op(given: Example, context: LoweringContext) -> tuple[Op[TransposeConvO
 @pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize(("padding", "sizes"), POSSIBLE, ids=str)
 def test_integers_equal_those_of_xla(padding: Padding, sizes: tuple[Shape, Shape, Shape]) -> None:
-    for channels in CHANNELS:
+    first = POSSIBLE.index((padding, sizes)) % 2
+    for channels in CHANNELS[first::2]:  # XLA compiles each
         given = example(padding, sizes, channels, has_bias=channels != (5, 7))
         results = []
         for native in (True, False):

@@ -147,7 +147,13 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+IN_MAKE_TEST = "gemma4", "neither last", "a long mask"
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=[] if f in IN_MAKE_TEST else pytest.mark.slow) for f in FAMILIES],
+)
 def test_families(family: str) -> None:
     f = FAMILIES[family]
     check(f, example(f, [f.length - 1, f.length // 2, 1]))
@@ -197,7 +203,7 @@ def test_a_mask_that_hides_everything_equals_none() -> None:
     np.testing.assert_allclose(y[0], want, atol=1e-5)
 
 
-@pytest.mark.parametrize("splits", [2, 3, 8])
+@pytest.mark.parametrize("splits", [2, pytest.param(3, marks=pytest.mark.slow), 8])
 def test_programs_share_the_places(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     f = form(length=500, size=8, values_last=False)
     arrays = example(f, [0, 250, 499, 31])
