@@ -15,6 +15,7 @@ from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
 
 IMAGE_FAMILIES = ("gemma3", "gemma3n", "gemma4")  # the model types whose images are supported
+SOUND_FAMILIES = ("gemma4",)  # and those whose sounds are
 _MOST_BYTES = 16 << 20
 _PACKAGE = "litert_lm_builder.runtime.proto"
 _ROLES = ("user", "model", "system")

@@ -26,6 +26,9 @@ from jaxdelegate.lm.configs import (
     output_limit,
 )
 from jaxdelegate.lm.constraints import Constraint, Grammar
+from jaxdelegate.lm.contents.encoded_content import EncodedContent
+from jaxdelegate.lm.contents.message_contents import read_contents, without_files
+from jaxdelegate.lm.contents.prompt_contents import PromptContents
 from jaxdelegate.lm.interfaces import AbstractConversation
 from jaxdelegate.lm.messages import AnyMessage, Contents, Message, ToolCall, sent, stated
 from jaxdelegate.lm.model_runner import ModelRunner
@@ -38,8 +41,6 @@ from jaxdelegate.lm.tool_grammars import tool_grammar
 from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.lm.tools import Tool, ToolEventHandler
 from jaxdelegate.lm.unsupported import refuse
-from jaxdelegate.lm.vision.encoded_image import EncodedImage
-from jaxdelegate.lm.vision.message_images import MessageImages, without_files
 
 LOGGER = logging.getLogger("jaxdelegate")
 
@@ -99,7 +100,8 @@ class Conversation(AbstractConversation):
         renderer: Renderer,
         settings: Settings,
         init_seconds: float,
-        images: MessageImages,
+        contents: PromptContents,
+        max_num_images: int | None = None,
     ) -> None:
         """Use `Engine.create_conversation`."""
         super().__init__(
@@ -113,14 +115,15 @@ class Conversation(AbstractConversation):
             chat_template=settings.chat_template,
         )
         self.constrained_decoding_config = settings.constrained_decoding_config
-        self._text, self._settings, self._reader = text, settings, images
+        self._text, self._settings = text, settings
+        self._encoders, self._most_images = contents, max_num_images
         template = (
             text.metadata.template if settings.chat_template is None else settings.chat_template
         )
         self._tools = [tool.get_tool_description() for tool in settings.tools.values()]
         self._renderer = ToolRenderer(renderer, syntax_of(text.metadata, template), self._tools)
         self._preface = [self._checked(m, "create_conversation") for m in settings.messages]
-        self._images = self._reader.read(self._preface)
+        self._contents = self._read(self._preface)
         self._history: list[dict[str, Any]] = []
         self._runner: ModelRunner | None = runner
         self._init_seconds = init_seconds
@@ -157,7 +160,8 @@ class Conversation(AbstractConversation):
         """Send a message, and return the model's answer.
 
         Args:
-            message: a user's text; or Contents with texts and images, a Message or a dictionary.
+            message: a user's text; or Contents with texts, images and sounds, a Message or a
+                dictionary.
             repetition_penalty_config: lowers the logits of tokens that the answer has already.
             no_repeat_ngram_config: forbids repeated n-grams.
             suppress_tokens_config: forbids tokens.
@@ -174,10 +178,10 @@ class Conversation(AbstractConversation):
         Raises:
             ModelError: the chat template is damaged, or refuses the message.
             OptionError: the message has something else than texts, results of tools and, if the
-                engine takes them, images; llguidance refuses the format; or the bundle declares no
-                channel for a thinking budget.
+                engine takes them, images and sounds; llguidance refuses the format; or the bundle
+                declares no channel for a thinking budget.
             GenerationError: the conversation gets too long, or is closed; no answer matches the
-                format; an image is damaged or of an unknown format.
+                format; an image or a sound is damaged or of an unknown format.
         """
         parts = self.send_message_async(
             message,
@@ -213,8 +217,7 @@ class Conversation(AbstractConversation):
         """
         refuse("send_message", unsupported)
         self._open()
-        has_images = self._reader.are_allowed
-        own = sent(message, "send_message", has_images=has_images)
+        own = sent(message, "send_message", self._encoders.encoders)
         config = thinking_config or self.thinking_config
         params = self._text.sampling_params(
             self.sampler_config,
@@ -233,8 +236,7 @@ class Conversation(AbstractConversation):
 
     def render_message_to_string(self, message: AnyMessage) -> str:
         """The text that a message would add to the conversation. Errors as `send_message`."""
-        has_images = self._reader.are_allowed
-        own = sent(message, "render_message_to_string", has_images=has_images)
+        own = sent(message, "render_message_to_string", self._encoders.encoders)
         return self._prompt([own], _variables(self.thinking_config)).new
 
     def cancel_process(self) -> None:
@@ -280,17 +282,20 @@ class Conversation(AbstractConversation):
         forgets = self._settings.forgets_channels and bool(self._history[-1].get("channels"))
         return _Prompt(before, whole[len(before) :], is_continued=not forgets)
 
-    def _tokens(self, prompt: _Prompt, images: Sequence[EncodedImage]) -> list[int]:
+    def _tokens(self, prompt: _Prompt, contents: Sequence[EncodedContent]) -> list[int]:
         """The tokens so far stay as the model chose them, unless something before changes.
 
-        `images`: of the new messages.
+        `contents`: of the new messages.
         """
-        ids, before = self._reader.ids, prompt.before
+        ids, before = self._encoders.ids, prompt.before
         if prompt.is_continued:
-            return [*self._ids, *ids(prompt.new, images)]
+            return [*self._ids, *ids(prompt.new, contents)]
         if not before:  # the new text is the whole one
-            return [*self._text.start_ids, *ids(prompt.new, [*self._images, *images])]
-        return [*self._text.start_ids, *ids(before, self._images), *ids(prompt.new, images)]
+            return [*self._text.start_ids, *ids(prompt.new, [*self._contents, *contents])]
+        return [*self._text.start_ids, *ids(before, self._contents), *ids(prompt.new, contents)]
+
+    def _read(self, messages: Sequence[Mapping[str, Any]]) -> list[EncodedContent]:
+        return read_contents(messages, self._encoders, self._most_images)
 
     # ---- answers
 
@@ -345,10 +350,10 @@ class Conversation(AbstractConversation):
                 "thinking_token_budget: expected -1 where a response_format or "
                 f"constrained_decoding_config says what an answer matches, got {asked.budget}"
             )
-        prompt, images = self._prompt(messages, asked.thinking), self._reader.read(messages)
-        ids = self._tokens(prompt, images)
+        prompt, contents = self._prompt(messages, asked.thinking), self._read(messages)
+        ids = self._tokens(prompt, contents)
         runner.graph.check(ids, has_answer=True)
-        self._reader.encode([*self._images, *images])
+        self._encoders.encode([*self._contents, *contents])
         reading = time.perf_counter()
         reused = runner.prefill(0, ids)
         runner.cache.wait()
@@ -376,10 +381,10 @@ class Conversation(AbstractConversation):
         if answer.finish_reason != "cancelled":
             self._ids = list(runner.ids(0))
             self._history += [*messages, stated(self._last, "send_message")]
-            self._images += images
+            self._contents += contents
 
     def _checked(self, message: Mapping[str, Any], method: str) -> dict[str, Any]:
-        return stated(message, method, has_images=self._reader.are_allowed)
+        return stated(message, method, self._encoders.encoders)
 
     def _parts(self, texts: Iterator[str], prompt: str) -> Iterator[Message]:
         """The parts of an answer: its text, what channels say, and calls of tools."""

@@ -13,6 +13,7 @@ from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.audio.sound_encoder import SoundEncoder
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
@@ -30,6 +31,7 @@ from jaxdelegate.lm.configs import (
     with_activations,
     with_backend,
 )
+from jaxdelegate.lm.contents.prompt_contents import PromptContents
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.generation import generate, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
@@ -46,7 +48,6 @@ from jaxdelegate.lm.text_processor import TextProcessor, declaring
 from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_map
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.lm.vision.image_encoder import ImageEncoder
-from jaxdelegate.lm.vision.message_images import MessageImages
 from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
@@ -81,6 +82,7 @@ class Engine(AbstractEngine):
         cache_dir: str | None = None,
         *,
         vision_backend: Backend | type[Backend] | None = None,
+        audio_backend: Backend | type[Backend] | None = None,
         max_batch: int = 8,
         options: Mapping[str, Any] | None = None,
         enable_speculative_decoding: bool | None = None,
@@ -102,6 +104,7 @@ class Engine(AbstractEngine):
                 at most 10 GB. ":nocache": they are not stored.
             vision_backend: where images are encoded; None: messages have none. `Backend()`: where
                 the language model runs.
+            audio_backend: where sounds are encoded; None: messages have none.
             max_batch: the most prompts that `generate` processes at once.
             options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
@@ -131,6 +134,11 @@ class Engine(AbstractEngine):
         self.images, sees = None, instance(vision_backend)
         if sees is not None:
             self.images = ImageEncoder(self.bundle, with_backend(options or {}, sees), cache_dir)
+        self.sounds, hears = None, instance(audio_backend)
+        if hears is not None:
+            self.sounds = SoundEncoder(self.bundle, with_backend(options or {}, hears), cache_dir)
+        encoders = [each for each in (self.images, self.sounds) if each is not None]
+        self.contents = PromptContents(encoders, self.tokenize)
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
         others = {part: models[part] for part in (*EMBEDDERS.values(), DRAFTER) if part in models}
@@ -142,7 +150,7 @@ class Engine(AbstractEngine):
             max_num_tokens or self._declared_limit,
             cache_dir,
             attention=self._attention(),
-            soft_size=0 if self.images is None else self.images.size,
+            soft_size=self.contents.size,
         )
         super().__init__(
             model_path=self.bundle.path,
@@ -151,6 +159,7 @@ class Engine(AbstractEngine):
             max_num_images=max_num_images,
             cache_dir=cache_dir,
             vision_backend=sees,
+            audio_backend=hears,
             enable_speculative_decoding=enable_speculative_decoding,
             activation_data_type=activation_data_type,
             **{name: value for name, value in unsupported.items() if name != "enable_benchmark"},
@@ -335,8 +344,15 @@ class Engine(AbstractEngine):
             constrained_decoding_config=constrained_decoding_config,
         )
         renderer = self.text.renderer(chat_template, text_contents)
-        images = MessageImages(self.images, self.text, self.max_num_images)
-        return Conversation(self.text, runner, renderer, settings, self.init_time_in_second, images)
+        return Conversation(
+            self.text,
+            runner,
+            renderer,
+            settings,
+            self.init_time_in_second,
+            self.contents,
+            self.max_num_images,
+        )
 
     def generate(
         self,
@@ -468,8 +484,7 @@ class Engine(AbstractEngine):
     def close(self) -> None:
         """Free programs and weights; sessions that exist load them again."""
         self._model.close()
-        if self.images is not None:
-            self.images.close()
+        self.contents.close()
 
     def __repr__(self) -> str:
         return f"<Engine {self.model_path!r}, {self.max_num_tokens} tokens>"

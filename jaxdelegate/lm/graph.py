@@ -157,7 +157,7 @@ class LanguageGraph:
         if wrong is not None:
             raise GenerationError(f"expected token ids below {self.vocabulary}, got {wrong}")
         if _is_soft(ids[-1]):
-            raise GenerationError("expected a text after the last image, got a prompt without one")
+            raise GenerationError("expected a text after the last image or sound, got none")
 
     @property
     def cache_lengths(self) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ class AbstractEngine(_Context, abc.ABC):
         max_num_images: of a message, at most; None: any number.
         cache_dir: the folder of compiled programs, as it was given.
         vision_backend: where images are encoded; None: messages have none.
-        audio_backend: None: sounds are not supported.
+        audio_backend: where sounds are encoded; None: messages have none.
         enable_speculative_decoding: whether the bundle's drafter proposes tokens.
         lora_rank_config: without effect.
         activation_data_type: in which floats it computes.

@@ -117,7 +117,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         if self.graph.soft_size not in (0, size):
             raise ModelError(
                 f"{printable(name)}: expected a model that takes embeddings of "
-                f"{self.graph.soft_size} elements, as images have, got {size or 'none'}"
+                f"{self.graph.soft_size} elements, as encoders return, got {size or 'none'}"
             )
 
     def _keys(self, spec: ProgramSpec) -> Mapping[str, str]:

@@ -1,13 +1,16 @@
-"""What is said in a conversation: the messages of `litert_lm`, for texts and images."""
+"""What is said in a conversation: the messages of `litert_lm`, for texts, images and sounds."""
 
 import base64
 import dataclasses
 import enum
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from jaxdelegate.errors import OptionError
+
+# The types of contents that an encoder reads, what they are called, and the engine's argument.
+KINDS = {"image": ("images", "vision_backend"), "audio": ("sounds", "audio_backend")}
 
 
 class Role(enum.Enum):
@@ -20,11 +23,7 @@ class Role(enum.Enum):
 
 
 class Content:
-    """A part of a message: `Content.Text(text)`, `Content.ImageFile(path)`.
-
-    The classes for sound exist so that messages of `litert_lm` can be read and written; a
-    conversation refuses them.
-    """
+    """A part of a message: `Content.Text(text)`, `Content.ImageFile(path)`."""
 
     Text: ClassVar[type["Text"]]
     ImageBytes: ClassVar[type["ImageBytes"]]
@@ -309,7 +308,7 @@ def _content(part: Any) -> Content | None:
         return Text(part.get("text", ""))
     if kind == "tool_response":
         return ToolResponse(part.get("name", ""), part.get("response"))
-    if kind not in ("image", "audio"):
+    if kind not in KINDS:
         return None
     if "path" in part:
         return ImageFile(part["path"]) if kind == "image" else AudioFile(part["path"])
@@ -317,16 +316,16 @@ def _content(part: Any) -> Content | None:
     return ImageBytes(blob) if kind == "image" else AudioBytes(blob)
 
 
-def sent(message: AnyMessage, method: str, *, has_images: bool = False) -> dict[str, Any]:
+def sent(message: AnyMessage, method: str, kinds: Collection[str] = ()) -> dict[str, Any]:
     """A message that a user sends, as templates see it.
 
     Args:
         message: the message.
         method: for messages of errors.
-        has_images: whether it may have images.
+        kinds: those of `KINDS` that it may have.
 
     Raises:
-        OptionError: it has something else than text and, if it may, images.
+        OptionError: it has something else than texts and what it may have.
         TypeError: it is not a message.
     """
     if isinstance(message, str):
@@ -340,11 +339,11 @@ def sent(message: AnyMessage, method: str, *, has_images: bool = False) -> dict[
             f"{method}: expected a str, Contents, Message or dict, got {type(message).__name__}"
         )
     # LiteRT-LM sorts the keys of these, which a template may show.
-    return stated(json.loads(json.dumps(message, sort_keys=True)), method, has_images=has_images)
+    return stated(json.loads(json.dumps(message, sort_keys=True)), method, kinds)
 
 
-def stated(message: Mapping[str, Any], method: str, *, has_images: bool = False) -> dict[str, Any]:
-    """A message with a list of contents: texts, images, results of tools. As `sent`."""
+def stated(message: Mapping[str, Any], method: str, kinds: Collection[str] = ()) -> dict[str, Any]:
+    """A message with a list of contents: texts, images, sounds, results of tools. As `sent`."""
     message = message.to_json() if isinstance(message, Message) else message
     if not isinstance(message.get("role"), str):
         raise TypeError(f"{method}: expected a message with a role, got {message!r}")
@@ -354,12 +353,13 @@ def stated(message: Mapping[str, Any], method: str, *, has_images: bool = False)
     for part in typed:
         kind = part.get("type")
         is_known = kind == "tool_response" or (kind == "text" and isinstance(part.get("text"), str))
-        if kind == "image" and not has_images:
+        if kind in KINDS and kind not in kinds:
+            nouns, argument = KINDS[kind]
             raise OptionError(
-                f"{method}: the engine takes no images: open it with vision_backend=Backend.CPU(), "
-                "or another one"
+                f"{method}: the engine takes no {nouns}: open it with {argument}=Backend.CPU(), or "
+                "another one"
             )
-        if not is_known and kind != "image":
+        if not is_known and kind not in KINDS:
             raise OptionError(f"{method}: contents of type {kind!r} are not supported; send text")
     calls = [_stated_call(call, method) for call in message.get("tool_calls") or ()]
     return {**message, "content": typed, **({"tool_calls": calls} if calls else {})}

@@ -2,7 +2,8 @@
 
 import functools
 import io
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ COUNTS = (4, 12)  # places of the two steps of the patch encoder
 SIDE = 12  # of the images that the other encoder takes
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}"
-    "{{ p.text if p.type == 'text' else '<|image|>' }}{% endfor %}{% endfor %}"
+    "{{ p.text if p.type == 'text' else '<|' ~ p.type ~ '|>' }}{% endfor %}{% endfor %}"
     "{% if add_generation_prompt %}:{% endif %}"
 )
 
@@ -104,17 +105,19 @@ def vision_bundle(
     encoder: bytes | None = None,
     edit: Callable[[Any], object] = gemma4,
     without: Sequence[str] = (),
+    more: Mapping[str, bytes] = types.MappingProxyType({}),
     template: str = TEMPLATE,
     capacity: int = 128,
 ) -> bytes:
-    """A bundle that sees: of the family of `edit`, `without` some parts."""
-    own, more = embedders()
+    """A bundle that sees: of the family of `edit`, `without` some parts, with `more` of them."""
+    own, per_layer = embedders()
     others = {
         "tf_lite_embedder": own,
-        "tf_lite_per_layer_embedder": more,
+        "tf_lite_per_layer_embedder": per_layer,
         "tf_lite_vision_encoder": encoder or patch_encoder(),
         "tf_lite_vision_adapter": adapter() if encoder is None else adapter((4,)),
         "tf_lite_end_of_vision": end_of_vision(),
+        **more,
     }
     return language_bundle(
         template,

@@ -6,11 +6,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.contents.message_contents import MOST_BYTES
 from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM")  # those of LiteRT-LM that begin with a signature
-MOST_BYTES = 32 << 20
 MOST_PIXELS = 1 << 25
 _MOST_REASON = 200  # characters of an error of the decoder
 

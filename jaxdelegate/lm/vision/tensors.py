@@ -31,6 +31,16 @@ class ImageTensors(NamedTuple):
     positions: np.ndarray | None
     places: int
 
+    @property
+    def key(self) -> str:
+        """Of the encoder's signature."""
+        return self.step.key
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """What the embeddings depend on."""
+        return [self.pixels, *([] if self.positions is None else [self.positions])]
+
 
 def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
     """Prepare an image. A GenerationError: it is too long and thin.

@@ -9,13 +9,18 @@ import math
 from collections.abc import Mapping
 from typing import NoReturn
 
+import numpy as np
+
 from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
+from jaxdelegate.lm.contents.content_program import end_signature
+from jaxdelegate.lm.program_spec import Array
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.text import printable
 
 ENCODER, ADAPTER, END = "vision_encoder", "vision_adapter", "end_of_vision"
 IMAGES, POSITIONS, FEATURES = "images", "positions_xy", "features"
+_INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +95,25 @@ class VisionGraph:
         """[height, width, 3] of an image, or [patches, values] of the largest one."""
         return self.steps[-1].images.shape[1:]
 
+    @property
+    def end_part(self) -> str:
+        """The part of the signature `end`."""
+        return END
+
+    def keys(self, key: str) -> dict[str, str]:
+        """See `ContentGraph`."""
+        return {"": key, ADAPTER: self.step(key).adapter}
+
+    def arguments(self, key: str) -> list[Array]:
+        """The number of places, the image, and the positions of patches, if it takes patches."""
+        step = self.step(key)
+        own = [((), _INT), (step.images.shape[1:], _FLOAT)]
+        return own if step.positions is None else [*own, (step.positions.shape[1:], _INT)]
+
+    def shape(self, key: str) -> Shape:
+        """See `ContentGraph`."""
+        return self.step(key).embeddings.shape[-2:]
+
     def step_for(self, patches: int) -> VisionStep:
         """The smallest step for an image of `patches` patches."""
         return next(step for step in self.steps if step.patches >= patches)
@@ -119,7 +143,9 @@ def vision_graph(
     if not steps:
         _fail(source, ENCODER, "a signature", "none")
     takes = steps[-1].patches
-    end = _end(parts[END], steps[-1].embeddings, source) if END in parts else None
+    end = None
+    if END in parts:
+        end = end_signature(parts[END], steps[-1].embeddings.shape[-1], f"{source}!{END}")
     return VisionGraph(tuple(steps), end, min(takes, most_patches or takes))
 
 
@@ -155,19 +181,6 @@ def _step(
         wanted = f"a square of patches for each of {step.count} places"
         _fail(source, ENCODER, wanted, f"{step.patches} patches")
     return step
-
-
-def _end(signatures: Mapping[str, Signature], embeddings: TensorInfo, source: str) -> str:
-    size = embeddings.shape[-1:]
-    fitting = [
-        key
-        for key, signature in signatures.items()
-        if not signature.inputs and [i.shape[-1:] for i in signature.outputs.values()] == [size]
-    ]
-    if not fitting:
-        wanted = f"a signature without inputs that returns {size[0]} values"
-        _fail(source, END, wanted, "; ".join(map(str, signatures.values())))
-    return fitting[0]
 
 
 def _takes_images(images: TensorInfo, positions: TensorInfo | None) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jaxdelegate.errors import GenerationError, OptionError
+from jaxdelegate.lm.contents.encoded_content import EncodedContent
 from jaxdelegate.lm.vision.decoding import MOST_PIXELS, pixel_count
-from jaxdelegate.lm.vision.encoded_image import EncodedImage
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.openai.fields import OBJECT, STRING, ApiError, one_of
@@ -56,7 +56,7 @@ def _data(url: str, where: str) -> bytes:
         raise ApiError(f"{_EXPECTED} got a damaged one: {error}", param=where) from None
 
 
-def read_images(model: Any, parts: Sequence[dict[str, Any]], owner: Any) -> list[EncodedImage]:
+def read_images(model: Any, parts: Sequence[dict[str, Any]], owner: Any) -> list[EncodedContent]:
     """The images of a request, not encoded yet. An ApiError names the one that is wrong.
 
     `model`: whose engine takes them; `parts`: that `image_part` returned.
@@ -69,13 +69,13 @@ def read_images(model: Any, parts: Sequence[dict[str, Any]], owner: Any) -> list
     if len(parts) > _MOST_IMAGES:
         expected = f"expected at most {_MOST_IMAGES} images in a request, got {len(parts)}"
         raise ApiError(expected, param=parts[_MOST_IMAGES]["where"])
-    found, pixels = list[EncodedImage](), 0
+    found, pixels = list[EncodedContent](), 0
     for part in parts:
         pixels += _of_part(part, pixel_count)
         if pixels > MOST_PIXELS:
             expected = f"expected at most {MOST_PIXELS} pixels in a request, got {pixels}"
             raise ApiError(f"{expected}: make the images smaller", param=part["where"])
-        found.append(_of_part(part, lambda data: encoder.image(data, owner)))
+        found.append(_of_part(part, lambda data: encoder.read(data, owner)))
     return found
 
 

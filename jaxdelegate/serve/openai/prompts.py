@@ -8,6 +8,7 @@ import numpy as np
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.constraints import Constraint
+from jaxdelegate.lm.contents.encoded_content import EncodedContent
 from jaxdelegate.lm.embedding_engine import normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
@@ -18,7 +19,6 @@ from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_calls import ToolReader
 from jaxdelegate.lm.tool_grammars import tool_grammar
 from jaxdelegate.lm.tool_prompts import ToolRenderer
-from jaxdelegate.lm.vision.encoded_image import EncodedImage
 from jaxdelegate.serve.clients import Client, shown
 from jaxdelegate.serve.openai.batching import Job
 from jaxdelegate.serve.openai.fields import ApiError
@@ -99,7 +99,7 @@ class Prompts:
             problem = str(error).partition(": ")[2]
             raise ApiError(problem, param=chat.budget_field) from None
 
-    def _read_images(self, chat: Chat, client: Client) -> list[EncodedImage]:
+    def _read_images(self, chat: Chat, client: Client) -> list[EncodedContent]:
         if chat.images and self.request.scored_top is not None:
             raise ApiError("expected only without images", param="prompt_logprobs")
         owner = self.model.owner(client, self.request.cache_salt)
@@ -111,9 +111,8 @@ class Prompts:
         if not self.images:
             texts = self.request.prompts if self.request.chat is None else [text]
             return [engine.prompt_ids(prompt) for prompt in texts]
-        assert engine.images is not None
         try:
-            ids = engine.images.prompt_ids(text, self.images, engine.tokenize)
+            ids = engine.contents.ids(text, self.images)
         except GenerationError as error:
             raise ApiError(str(error), param="messages") from None
         if isinstance(ids[-1], SoftToken):
@@ -122,8 +121,7 @@ class Prompts:
 
     def encode(self) -> None:
         """Encode the images, which takes long; those of other requests at the same time, too."""
-        if self.model.engine.images is not None:
-            self.model.engine.images.encode(self.images)
+        self.model.engine.contents.encode(self.images)
 
     def _check_tokens(self) -> None:
         asked, most = self.request, self.model.vocabulary

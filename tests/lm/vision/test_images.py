@@ -12,12 +12,12 @@ from PIL import Image
 
 from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
+from jaxdelegate.lm.contents.encoded_content import EncodedContent
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.soft_tokens import SoftToken
 from jaxdelegate.lm.vision import decoding
-from jaxdelegate.lm.vision.encoded_image import EncodedImage
 from jaxdelegate.lm.vision.tensors import scaled, tensors_of
 from tests.lm.test_prompts_together import as_on_a_gpu
 from tests.support.language_models import SPECIAL, language_bundle, until_stop
@@ -119,19 +119,19 @@ def test_forms_of_one_image(engine: lm.Engine, tmp_path: Path):
 def test_formats_of_equal_pixels_are_one_image(engine: lm.Engine):
     assert engine.images is not None
     image = picture(30, 20)
-    digest = engine.images.image(FIRST).digest
+    digest = engine.images.read(FIRST).digest
     alpha = image.copy()
     alpha.putalpha(picture(30, 20, seed=3, mode="L"))
     for same in (file_of(image, "BMP"), file_of(image, "PPM"), file_of(alpha)):
-        assert engine.images.image(same).digest == digest
-    assert engine.images.image(file_of(image, "JPEG")).digest != digest
+        assert engine.images.read(same).digest == digest
+    assert engine.images.read(file_of(image, "JPEG")).digest != digest
     gray = picture(30, 20, mode="L")
-    wanted = engine.images.image(file_of(gray.convert("RGB"))).digest
-    assert engine.images.image(file_of(gray)).digest == wanted
+    wanted = engine.images.read(file_of(gray.convert("RGB"))).digest
+    assert engine.images.read(file_of(gray)).digest == wanted
     palette = image.quantize(16)
-    wanted = engine.images.image(file_of(palette.convert("RGB"))).digest
-    assert engine.images.image(file_of(palette)).digest == wanted
-    assert engine.images.image(file_of(palette, "GIF")).digest == wanted
+    wanted = engine.images.read(file_of(palette.convert("RGB"))).digest
+    assert engine.images.read(file_of(palette)).digest == wanted
+    assert engine.images.read(file_of(palette, "GIF")).digest == wanted
 
 
 def test_the_upper_bits_of_16_count():
@@ -140,9 +140,9 @@ def test_the_upper_bits_of_16_count():
     np.testing.assert_array_equal(decoding.pixels_of(data)[..., 1], deep >> 8)
 
 
-def encoded(engine: lm.Engine, data: bytes) -> EncodedImage:
+def encoded(engine: lm.Engine, data: bytes) -> EncodedContent:
     assert engine.images is not None
-    image = engine.images.image(data)
+    image = engine.images.read(data)
     engine.images.encode([image])
     return image
 
@@ -150,7 +150,7 @@ def encoded(engine: lm.Engine, data: bytes) -> EncodedImage:
 def prompt(engine: lm.Engine, text: str, *files: bytes) -> list[int]:
     assert engine.images is not None
     images = [encoded(engine, data) for data in files]
-    return [BOS, *engine.images.prompt_ids(text, images, engine.tokenize)]
+    return [BOS, *engine.contents.ids(text, images)]
 
 
 def test_slots_share_what_is_equal(engine: lm.Engine):
@@ -207,20 +207,20 @@ def test_a_run_of_several_images(engine: lm.Engine, monkeypatch: pytest.MonkeyPa
     model = encoder._model
     run = model.embeddings
     monkeypatch.setattr(model, "embeddings", lambda some: runs.append(len(some)) or run(some))
-    images = [encoder.image(data) for data in files]
+    images = [encoder.read(data) for data in files]
     wanted = [rows(engine, data) for data in files]
     encoder.encode(images)
     assert runs == [8, 2, 1]
     for image, expected in zip(images, wanted, strict=True):
         np.testing.assert_allclose(image.embeddings, np.stack(expected), rtol=1e-5, atol=1e-5)
-    encoder.encode([encoder.image(data) for data in files])
+    encoder.encode([encoder.read(data) for data in files])
     assert runs == [8, 2, 1]  # they are known
 
 
 def test_threads_wait_for_one_run(engine: lm.Engine, monkeypatch: pytest.MonkeyPatch):
     encoder = engine.images
     assert encoder is not None
-    images = [encoder.image(file_of(picture(20, 20, seed))) for seed in range(40, 49)]
+    images = [encoder.read(file_of(picture(20, 20, seed))) for seed in range(40, 49)]
     model, runs = encoder._model, list[int]()
     run, is_running, may_end = model.embeddings, threading.Event(), threading.Event()
 

@@ -1,0 +1,1 @@
+"""Sounds in prompts: files to samples, samples to spectra, spectra to embeddings."""

@@ -1,0 +1,128 @@
+"""Encodes images or sounds for prompts: those of several threads at once, and equal ones once."""
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxdelegate.bundles.bundle import Bundle
+from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.contents.content_model import ContentModel
+from jaxdelegate.lm.contents.encoded_content import ContentRules, EncodedContent, Piece
+from jaxdelegate.lru_cache import LruCache
+from jaxdelegate.text import printable
+
+_MOST_KEPT = 64
+
+
+class ContentEncoder:
+    """An encoder of a bundle. Any thread may use it.
+
+    Attributes:
+        rules: how the model's family writes its contents in prompts.
+        most_at_once: rows of a run of the encoder.
+    """
+
+    def __init__(self, rules: ContentRules, model: ContentModel[Any], most_at_once: int) -> None:
+        """`most_at_once`: rows of a run."""
+        self.rules, self._model, self.most_at_once = rules, model, most_at_once
+        self._known: LruCache[Hashable, EncodedContent] = LruCache(_MOST_KEPT)
+        self._waiting: list[EncodedContent] = []
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """How many elements the embedding of a place has."""
+        size: int = self._model.graph.size
+        return size
+
+    def read(self, data: bytes, owner: Hashable = None) -> EncodedContent:
+        """The content of a file, not encoded yet unless it is known.
+
+        Args:
+            data: the file.
+            owner: only its own contents are known to it: see `Request.owner`.
+
+        Raises:
+            GenerationError: it is not a file that is supported.
+            OptionError: a package that reads it is not installed.
+        """
+        key = owner, hashlib.sha256(data).digest()
+        return self._known.get(key, lambda: EncodedContent(self.rules, self._pieces(data)))
+
+    def _pieces(self, data: bytes) -> Sequence[Piece]:
+        raise NotImplementedError
+
+    def encode(self, contents: Iterable[EncodedContent]) -> None:
+        """Compute embeddings; while one thread does, those of others wait to be the next run.
+
+        Raises:
+            DeviceMemoryError: they do not fit.
+        """
+        own = [content for content in contents if content.pieces is not None]
+        if not own:
+            return
+        with self._lock:
+            self._waiting += own
+        with self._turn:
+            with self._lock:
+                taken, self._waiting = self._waiting, []
+            # Another thread may have taken the own ones, and failed.
+            left = {id(content): content for content in (*taken, *own)}
+            self._encode([content for content in left.values() if content.pieces is not None])
+
+    def _encode(self, contents: Sequence[EncodedContent]) -> None:
+        rows = dict[int, np.ndarray]()
+        for run in self._runs([piece for content in contents for piece in content.pieces or ()]):
+            rows.update(zip(map(id, run), self._model.embeddings(run), strict=True))
+        ends = [self._model.end] if contents and self.rules.has_end else []
+        for content in contents:
+            own = [rows[id(piece)] for piece in content.pieces or ()]
+            content.embeddings, content.pieces = np.concatenate([*own, *ends]), None
+
+    def _runs(self, pieces: Iterable[Piece]) -> Iterable[Sequence[Piece]]:
+        """Those of one signature together; powers of two, so that there are few programs."""
+
+        def key(piece: Piece) -> str:
+            return piece.key
+
+        for _, group in itertools.groupby(sorted(pieces, key=key), key):
+            rest = [*group]
+            while rest:
+                count = 1 << (min(len(rest), self.most_at_once).bit_length() - 1)
+                yield rest[:count]
+                rest = rest[count:]
+
+    def close(self) -> None:
+        """Free programs, weights and contents."""
+        self._known.clear()
+        self._model.close()
+
+
+def needed_parts(bundle: Bundle, parts: Sequence[str], argument: str, nouns: str) -> dict[str, Any]:
+    """Models of a bundle by part. An OptionError names the parts that it lacks.
+
+    Args:
+        bundle: of the language model.
+        parts: that an encoder needs.
+        argument: that asks for the encoder.
+        nouns: what it encodes.
+    """
+    models = bundle.models
+    missing = [part for part in parts if part not in models]
+    if missing:
+        raise OptionError(
+            f"{argument}: {printable(bundle.path)} takes no {nouns}: it lacks {', '.join(missing)}"
+        )
+    return {part: models[part] for part in parts}
+
+
+def has_parts(bundle: Bundle, needed: Callable[[Bundle], Sequence[str]]) -> bool:
+    """Whether a bundle has the parts of an encoder, and its model is of a supported family."""
+    try:
+        return all(part in bundle.models for part in needed(bundle))
+    except OptionError:
+        return False
