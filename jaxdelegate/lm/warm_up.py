@@ -1,8 +1,10 @@
 """The programs that a server compiles before requests need them, by the kinds of these requests."""
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from jaxdelegate.lm.background_compiler import Work
+from jaxdelegate.lm.contents.content_encoder import ContentEncoder
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.program_spec import ProgramSpec
 from jaxdelegate.lm.sampling_params import Variant
@@ -33,6 +35,21 @@ def warm_programs(
     if "logprobs" in kinds:  # those of prompts, too
         found.setdefault(runner.specs.score(shortest, has_top=True), "logprobs")
     return [(kind, spec) for spec, kind in itertools.islice(found.items(), _MOST)]
+
+
+def with_contents(
+    programs: Sequence[tuple[str, Work]], own: str, encoder: ContentEncoder
+) -> list[tuple[str, Work]]:
+    """The programs, and an encoder's: of one row after the kind "any", of several as the last.
+
+    Args:
+        programs: by kind.
+        own: the kind of the encoder's.
+        encoder: of images or sounds.
+    """
+    first = next((i for i, (kind, _) in enumerate(programs) if kind != "any"), len(programs))
+    one, several = ([(own, work) for work in encoder.works(of_several=n)] for n in (False, True))
+    return [*programs[:first], *one, *programs[first:], *several]
 
 
 def _variants(runner: ModelRunner, declared: Variant) -> Mapping[str, list[Variant]]:

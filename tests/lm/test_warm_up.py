@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from jaxdelegate.lm.language_model import LengthError
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant, common_variant, general_variants
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
-from jaxdelegate.lm.warm_up import warm_programs
+from jaxdelegate.lm.warm_up import warm_programs, with_contents
 from jaxdelegate.serve.settings import WARM_KINDS
 from tests.lm.test_background_compiler import Held, finished
 from tests.support.language_models import language_bundle, language_model
@@ -226,11 +227,14 @@ def test_a_program_that_takes_less_time_replaces_a_general_one(engine: lm.Engine
 def test_kinds_are_those_of_the_setting(engine: lm.Engine) -> None:
     runner = engine.new_runner(3)
     found = warm_programs(runner, Variant(), WARM_KINDS)
-    assert list(dict.fromkeys(kind for kind, _ in found)) == list(WARM_KINDS)
+    assert [*dict.fromkeys(kind for kind, _ in found), "images"] == list(WARM_KINDS)
     assert len({spec for _, spec in found}) == len(found)
     assert warm_programs(runner, Variant(), ()) == []
-    for kind in WARM_KINDS:
+    for kind in WARM_KINDS[:-1]:
         assert warm_programs(runner, Variant(), [kind])
+    encoder = mock.Mock(works=lambda *, of_several: [of_several])
+    ordered = with_contents([("any", 1), ("long", 2)], "images", encoder)  # type: ignore[list-item]
+    assert ordered == [("any", 1), ("images", False), ("long", 2), ("images", True)]
 
 
 def test_a_slot_that_waits_does_not_count(engine: lm.Engine) -> None:

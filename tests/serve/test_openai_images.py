@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import openai
 import pytest
@@ -31,13 +32,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path, other = folder / "tiny.litertlm", folder / "reads.litertlm"
     path.write_bytes(vision_bundle())
     other.write_bytes(vision_bundle(encoder=patch_encoder((5,))))  # its adapter does not fit
-    settings = ServeSettings(max_batch_size=4, warm=())
+    settings = ServeSettings(max_batch_size=4, warm=["images"])
     server = Server({"tiny": path, "reads": other}, settings, Limits(), port=0, say=lines.put)
     thread = threading.Thread(target=server.run)
     thread.start()
     port = int(lines.get(timeout=60).rpartition(":")[2])
-    for _ in range(2):
-        assert "is ready" in lines.get(timeout=200)
+    said = [lines.get(timeout=200) for _ in range(3)]
+    assert sum("is ready" in line for line in said) == 2
+    assert sum("'tiny' is warm after" in line and ": images " in line for line in said) == 1
     cpu = lm.Backend.CPU()
     with lm.Engine(path, cpu, vision_backend=cpu) as engine:
         yield Served(port, engine, Gate(), server)
@@ -82,6 +84,14 @@ def test_an_image_in_a_chat(served: Served):
     found = asked(served, text("what"), shown(FIRST, detail="high"), text(" is it?")).json
     assert found["choices"][0]["message"]["content"] == answer
     assert found["usage"]["prompt_tokens"] == count
+
+
+def test_a_warm_server_compiles_nothing_for_images(served: Served, monkeypatch: pytest.MonkeyPatch):
+    refused = mock.Mock(side_effect=RuntimeError("an image needs a program that is not compiled"))
+    monkeypatch.setattr(VisionModel, "_load_or_compile", refused)
+    files = [file_of(picture(20, 10, seed)) for seed in range(80, 87)]
+    assert asked(served, *map(shown, files), text("?")).status == 200
+    assert asked(served, shown(file_of(picture(3, 3, seed=80))), text("?")).status == 200
 
 
 def test_the_client_of_openai(served: Served):

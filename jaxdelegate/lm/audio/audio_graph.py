@@ -63,6 +63,11 @@ class AudioGraph:
         return self.embeddings[-1]
 
     @property
+    def encoder_keys(self) -> list[str]:
+        """The encoder's signature."""
+        return [self.key]
+
+    @property
     def end_part(self) -> str:
         """The part of the signature `end`."""
         return END

@@ -1,5 +1,6 @@
 """Encodes images or sounds for prompts: those of several threads at once, and equal ones once."""
 
+import functools
 import hashlib
 import itertools
 import threading
@@ -11,6 +12,7 @@ import numpy as np
 from jaxdelegate.bundles.bundle import Bundle
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.contents.content_model import ContentModel
+from jaxdelegate.lm.contents.content_program import ContentSpec
 from jaxdelegate.lm.contents.encoded_content import ContentRules, EncodedContent, Piece
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.text import printable
@@ -30,6 +32,7 @@ class ContentEncoder:
         """`most_at_once`: rows of a run."""
         self.rules, self._model, self.most_at_once = rules, model, most_at_once
         self._known: LruCache[Hashable, EncodedContent] = LruCache(_MOST_KEPT)
+        self._planned = set[ContentSpec]()  # others compile these soon
         self._waiting: list[EncodedContent] = []
         self._lock, self._turn = threading.Lock(), threading.Lock()
 
@@ -55,6 +58,28 @@ class ContentEncoder:
 
     def _pieces(self, data: bytes) -> Sequence[Piece]:
         raise NotImplementedError
+
+    def works(self, *, of_several: bool) -> list[Callable[[], None]]:
+        """Functions that load or compile what contents need, so that none waits for it later.
+
+        Until one of them was called, runs have fewer rows if their program is in memory.
+
+        Args:
+            of_several: the programs of runs of several rows; False: those of one.
+        """
+        graph, most = self._model.graph, self.most_at_once.bit_length()
+        rows = [1 << n for n in range(1, most)] if of_several else [1]
+        specs = [ContentSpec(key, n) for key in graph.encoder_keys for n in rows]
+        if graph.end is not None and not of_several:
+            specs.append(ContentSpec(graph.end, is_end=True))
+        self._planned.update(specs)
+        return [functools.partial(self._prepare, spec) for spec in specs]
+
+    def _prepare(self, spec: ContentSpec) -> None:
+        try:
+            self._model.prepare(spec)
+        finally:
+            self._planned.discard(spec)
 
     def encode(self, contents: Iterable[EncodedContent]) -> None:
         """Compute embeddings; while one thread does, those of others wait to be the next run.
@@ -89,12 +114,22 @@ class ContentEncoder:
         def key(piece: Piece) -> str:
             return piece.key
 
-        for _, group in itertools.groupby(sorted(pieces, key=key), key):
+        for signature, group in itertools.groupby(sorted(pieces, key=key), key):
             rest = [*group]
             while rest:
-                count = 1 << (min(len(rest), self.most_at_once).bit_length() - 1)
+                count = self._count(signature, min(len(rest), self.most_at_once))
                 yield rest[:count]
                 rest = rest[count:]
+
+    def _count(self, key: str, most: int) -> int:
+        """How many rows the next run has: fewer while others compile its program."""
+        count = 1 << (most.bit_length() - 1)
+        while count > 1 and self._is_awaited(ContentSpec(key, count)):
+            count //= 2
+        return count
+
+    def _is_awaited(self, spec: ContentSpec) -> bool:
+        return spec in self._planned and not self._model.has_program(spec)
 
     def close(self) -> None:
         """Free programs, weights and contents."""

@@ -37,7 +37,11 @@ class ContentGraph(Protocol):
         end: the key of the signature whose output follows a content; None: nothing does.
         end_part: the part that has it.
         size: how many elements an embedding has.
+        encoder_keys: the encoder's signatures that programs use.
     """
+
+    @property
+    def encoder_keys(self) -> list[str]: ...
 
     @property
     def end(self) -> str | None: ...

@@ -96,6 +96,11 @@ class VisionGraph:
         return self.steps[-1].images.shape[1:]
 
     @property
+    def encoder_keys(self) -> list[str]:
+        """The encoder's signatures, the one of the smallest images first."""
+        return [step.key for step in self.steps]
+
+    @property
     def end_part(self) -> str:
         """The part of the signature `end`."""
         return END

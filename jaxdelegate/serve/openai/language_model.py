@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.background_compiler import Work
 from jaxdelegate.lm.configs import Backend, RepetitionPenaltyConfig, SamplerConfig
 from jaxdelegate.lm.constraints import Constraint, Grammar
 from jaxdelegate.lm.engine import Engine
@@ -25,7 +26,7 @@ from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.lm.vision.image_encoder import takes_images
-from jaxdelegate.lm.warm_up import warm_programs
+from jaxdelegate.lm.warm_up import warm_programs, with_contents
 from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
@@ -226,7 +227,10 @@ class LanguageModel(TextModel):
         programs = warm_programs(runner, declared, kinds)
         first = next((i for i, (kind, _) in enumerate(programs) if kind == "json"), len(programs))
         grammar = [("json", self._read_grammar)] if "json" in kinds else []
-        self._compiler.warm([*programs[:first], *grammar, *programs[first:]])
+        works: list[tuple[str, Work]] = [*programs[:first], *grammar, *programs[first:]]
+        if engine.images is not None and "images" in kinds:
+            works = with_contents(works, "images", engine.images)
+        self._compiler.warm(works)
         self.worker.when_warm = self._when_warm
 
     def _read_grammar(self) -> None:

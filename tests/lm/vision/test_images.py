@@ -217,6 +217,25 @@ def test_a_run_of_several_images(engine: lm.Engine, monkeypatch: pytest.MonkeyPa
     assert runs == [8, 2, 1]  # they are known
 
 
+def test_runs_are_smaller_while_their_programs_are_compiled(tmp_path: Path):
+    with opened(tmp_path, vision_bundle(), vision_backend=CPU) as engine:
+        encoder = engine.images
+        assert encoder is not None
+        files = [file_of(picture(20, 20, seed)) for seed in range(20, 26)]
+        one, several = encoder.works(of_several=False), encoder.works(of_several=True)
+        assert (len(one), len(several)) == (3, 6)  # two steps and an end; 2, 4 and 8 images
+        for work in (*one, several[3]):  # of the second step
+            work()
+        model, runs = encoder._model, list[int]()
+        run = model.embeddings
+        model.embeddings = lambda some: runs.append(len(some)) or run(some)  # type: ignore[method-assign]
+        encoder.encode([encoder.read(data) for data in files])
+        assert runs == [2, 2, 2]
+        several[4]()
+        encoder.encode([encoder.read(file_of(picture(20, 20, seed))) for seed in range(30, 36)])
+        assert runs[3:] == [4, 2]
+
+
 def test_threads_wait_for_one_run(engine: lm.Engine, monkeypatch: pytest.MonkeyPatch):
     encoder = engine.images
     assert encoder is not None
