@@ -1,7 +1,7 @@
 """A child process that does what may crash a process, or fill its memory, or not end.
 
 Packages in Rust overflow their stack at templates and schemas that a file or a client chooses, and
-no bound on size or depth finds all of these.
+no bound on size or depth finds all of these. Files of images can take hours to decode.
 """
 
 import atexit
@@ -30,12 +30,12 @@ class EndedError(Exception):
     Its text is the name of the signal that ended it, or the exit code.
 
     Attributes:
-        is_late: it took more than its seconds.
+        is_late: it took more than its seconds, or those of the processor.
     """
 
     def __init__(self, status: int) -> None:
         """`status`: the process's return code."""
-        self.is_late = status == -signal.SIGALRM
+        self.is_late = status in (-signal.SIGALRM, -signal.SIGPROF)
         super().__init__(signal.Signals(-status).name if status < 0 else f"exit code {status}")
 
 
@@ -48,7 +48,15 @@ class Child:
         seconds: of an answer, at most.
     """
 
-    def __init__(self, script: str, *, seconds: float, stack_bytes: int, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        script: str,
+        *,
+        seconds: float,
+        stack_bytes: int,
+        memory_bytes: int,
+        cpu_seconds: float = 0,
+    ) -> None:
         """Start nothing yet.
 
         Args:
@@ -57,8 +65,9 @@ class Child:
             seconds: of an answer, at most.
             stack_bytes: of the thread that answers.
             memory_bytes: of the process.
+            cpu_seconds: of the processor for an answer, at most; 0: no other limit than `seconds`.
         """
-        self.seconds = seconds
+        self.seconds, self._cpu_seconds = seconds, cpu_seconds
         self._settings = {
             "script": os.fspath(_PROGRAM.parent / script),
             "stack_bytes": stack_bytes,
@@ -78,7 +87,8 @@ class Child:
             RefusedError: the function raised an error.
             ValueError, TypeError, RecursionError: the question has no form in JSON.
         """
-        asked = json.dumps({"question": question, "seconds": self.seconds}).encode() + b"\n"
+        limits = {"seconds": self.seconds, "cpu_seconds": self._cpu_seconds}
+        asked = json.dumps({"question": question, **limits}).encode() + b"\n"
         with self._lock:
             was_used = self._process is not None
             try:
@@ -139,5 +149,6 @@ class Child:
             )
         except OSError as error:
             raise InterpreterError(
-                f"expected to start {sys.executable} for templates and schemas, got: {error}"
+                f"expected to start {sys.executable} for templates, schemas and images, got: "
+                f"{error}"
             ) from error

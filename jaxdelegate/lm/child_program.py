@@ -20,11 +20,13 @@ def _answered(answer: Callable[[Any], Any], line: bytes) -> dict[str, Any]:
         asked = json.loads(line)
         # The system ends the process, also inside of a package in Rust.
         signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
+        signal.setitimer(signal.ITIMER_PROF, asked["cpu_seconds"])
         return {"answer": answer(asked["question"])}
     except BaseException as error:  # whatever it is, panics of Rust packages, too
         return {"error": str(error).partition("\n")[0] or type(error).__name__}
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
 
 
 def _serve(answer: Callable[[Any], Any]) -> None:
@@ -39,8 +41,9 @@ def main(settings: dict[str, Any]) -> None:
         with contextlib.suppress(ValueError):  # there is a stricter one
             resource.setrlimit(kind, (limit, limit))
     # A parent that ignores or blocks the signal passes that on.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
     threading.stack_size(settings["stack_bytes"])
     answer = runpy.run_path(settings["script"])["answer"]
     threading.Thread(target=_serve, args=(answer,)).start()

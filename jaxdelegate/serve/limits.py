@@ -26,6 +26,8 @@ class Limits:
             proxies there that pass on the name which their clients use.
         api_keys: one of them must be in the header `Authorization: Bearer KEY` of HTTP requests,
             but those for the server's health, metrics and version; none: keys are not checked.
+        allowed_media_domains: hosts of which images in requests are loaded by URL, for example
+            `images.example.com`; `*`: all whose addresses are on the internet; none: no URLs.
         strict_fields: whether requests of OpenAI's API with an unknown field are refused. If not,
             the response's header `Warning` names it.
 
@@ -39,6 +41,7 @@ class Limits:
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = ()
+    allowed_media_domains: tuple[str, ...] = ()
     strict_fields: bool = False
 
     def __post_init__(self) -> None:
@@ -51,10 +54,15 @@ class Limits:
                 raise OptionError(f"allowed_origins: {expected}, got {origin!r}")
         if not all(key.isascii() and key.isprintable() for key in self.api_keys):
             raise OptionError("api_keys: expected printable ASCII characters")
-        for name in self.allowed_hosts:
-            if not _HOST.fullmatch(name):
-                expected = "expected a name in lower case, without a port"
-                raise OptionError(f"allowed_hosts: {expected}, got {name!r}")
+        media = [host for host in self.allowed_media_domains if host != "*"]
+        for field, names in (
+            ("allowed_hosts", self.allowed_hosts),
+            ("allowed_media_domains", media),
+        ):
+            for name in names:
+                if not _HOST.fullmatch(name):
+                    expected = "expected a name in lower case, without a port"
+                    raise OptionError(f"{field}: {expected}, got {name!r}")
 
     @property
     def seconds(self) -> float | None:

@@ -112,6 +112,11 @@ FLAGS = (
         "on the name that its clients use.",
     ),
     Flag(
+        "allowed_media_domains", str, "",
+        "Hosts of which images in requests are loaded by URL: name,name. *: all on the internet. "
+        "Unset: none; images come in the requests.",
+    ),
+    Flag(
         "api_key", str, "",
         "Keys of clients: key,key. HTTP requests need one: Authorization: Bearer KEY. Unset: the "
         "environment variable JAXDELEGATE_API_KEY, or none.",
@@ -143,6 +148,7 @@ def run(values: flags.FlagValues) -> int:
         values.max_held_bytes,
         allowed_origins=_listed(values.allowed_origins),
         allowed_hosts=_listed(values.allowed_hosts),
+        allowed_media_domains=_listed(values.allowed_media_domains),
         api_keys=_listed(values.api_key or os.environ.get(_KEYS, "")),
         strict_fields=values.strict_fields,
     )

@@ -16,6 +16,7 @@ SCRIPT = """
 import ctypes, os, time
 def answer(question):
     if question == "late": time.sleep(60)
+    while question == "busy": pass
     if question == "crash": ctypes.string_at(0)
     if question == "exit": os._exit(3)
     if question == "memory": bytearray(1 << 40)
@@ -79,6 +80,15 @@ def test_late_answers(asked: Child) -> None:
     asked.seconds = 0.2
     with pytest.raises(EndedError) as error:
         asked.answer("late")
+    assert error.value.is_late
+    assert asked.answer("a")[0] == "a"
+
+
+def test_answers_that_take_too_long_of_the_processor(asked: Child) -> None:
+    asked._cpu_seconds = 0.2
+    assert asked.answer("a")[0] == "a"
+    with pytest.raises(EndedError) as error:
+        asked.answer("busy")
     assert error.value.is_late
     assert asked.answer("a")[0] == "a"
 

@@ -2,10 +2,14 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import queue
 import random
+import resource
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -37,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     thread = threading.Thread(target=server.run)
     thread.start()
     port = int(lines.get(timeout=60).rpartition(":")[2])
-    said = [lines.get(timeout=200) for _ in range(3)]
+    said = [lines.get(timeout=600) for _ in range(3)]
     assert sum("is ready" in line for line in said) == 2
     assert sum("'tiny' is warm after" in line and ": images " in line for line in said) == 1
     cpu = lm.Backend.CPU()
@@ -144,6 +148,7 @@ def test_requests_at_once_are_encoded_together(served: Served, monkeypatch: pyte
 
 WRONG = {
     "http": ({"url": "http://127.0.0.1/a.png"}, "expected a data URL"),
+    "https": ({"url": "https://example.com/a.png"}, "no such files (allowed_media_domains)"),
     "a path": ({"url": "/etc/passwd"}, "expected a data URL"),
     "file": ({"url": "file:///etc/passwd"}, "expected a data URL"),
     "no base64": ({"url": "data:image/png,abc"}, "expected a data URL"),
@@ -211,26 +216,94 @@ def hostile(number: int) -> bytes:
     return bytes(data)
 
 
-def test_many_hostile_images(served: Served):
-    """Each is answered or refused, and others do not wait for them."""
-    stop, slowest = threading.Event(), [0.0]
+def chunk(kind: bytes, data: bytes) -> bytes:
+    check = struct.pack(">I", zlib.crc32(kind + data))
+    return struct.pack(">I", len(data)) + kind + data + check
 
-    def others() -> None:
+
+def frames(kind: str) -> bytes:
+    some = [picture(40, 40, seed) for seed in range(200)]
+    return file_of(some[0], kind, save_all=True, append_images=some[1:])
+
+
+def with_scans() -> bytes:
+    """A progressive JPEG whose last scan comes ten thousand times."""
+    image = file_of(picture(1, 1).resize((5000, 6000)), "JPEG", progressive=True)
+    return image[:-2] + image[image.rfind(b"\xff\xda") : -2] * 10_000 + image[-2:]
+
+
+def expensive() -> dict[str, tuple[bytes, int, str]]:
+    """Files that take long, if nothing refuses them; the status, and a part of the message."""
+    png, jpeg = file_of(picture(2, 2)), file_of(picture(2, 2), "JPEG")
+    gif = file_of(picture(2, 2), "GIF")
+    place = 13 + 3 * 2 ** (1 + (gif[10] & 7))  # after the header and its colors
+    late, binary = "takes longer than 3 s", "of binary values of 8 or 16 bits each"
+    return {
+        "30 million pixels": (file_of(picture(1, 1).resize((6000, 5000))), 200, ""),
+        "scans": (with_scans(), 400, "expected a JPEG of at most 64 scans"),
+        "chunks": (png[:33] + chunk(b"abcd", b"") * 700_000 + png[33:], 400, late),
+        "segments": (jpeg[:2] + b"\xff\xe9\0\2" * 2_000_000 + jpeg[2:], 400, late),
+        "extensions": (gif[:place] + b"!\xfe\0" * 4_000_000 + gif[place:], 400, late),
+        "frames of a GIF": (frames("GIF"), 200, ""),
+        "frames of a PNG": (frames("PNG"), 200, ""),
+        "numbers": (b"P3 1000 1000 255 " + b"1 " * 3_000_000, 400, binary),
+        "a rare depth": (b"P6 1000 1000 200 " + bytes(3_000_000), 400, binary),
+        "a bomb": (
+            png[:8] + chunk(b"IHDR", struct.pack(">II", 1 << 30, 1 << 30) + png[24:29]) + png[33:],
+            400,
+            "expected at most 33554432 pixels, got 1073741824 x 1073741824",
+        ),
+    }
+
+
+@contextlib.contextmanager
+def others(served: Served) -> Iterator[None]:
+    """Others ask texts meanwhile, and none waits for longer than two seconds."""
+    stop, waited = threading.Event(), list[float]()
+
+    def ask() -> None:
         while not stop.is_set():
             began = time.monotonic()
             assert asked(served, text("hello?"), max_tokens=1).status == 200
-            slowest[0] = max(slowest[0], time.monotonic() - began)
+            waited.append(time.monotonic() - began)
 
-    with concurrent.futures.ThreadPoolExecutor(5) as pool:
-        watching = pool.submit(others)
-        files = map(hostile, range(200))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(ask)
+        try:
+            yield
+        finally:
+            stop.set()
+            watching.result(60)
+    assert max(waited) < 2
+
+
+def peak() -> int:
+    """The most memory of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def test_many_hostile_images(served: Served):
+    """Each is answered or refused, and others do not wait for them."""
+    with others(served), concurrent.futures.ThreadPoolExecutor(4) as pool:
+        files = map(hostile, range(500))
         found = [*pool.map(lambda d: asked(served, shown(d), text("?"), max_tokens=1), files)]
-        stop.set()
-        watching.result(60)
     counts = {status: sum(f.status == status for f in found) for status in (200, 400)}
-    assert sum(counts.values()) == 200
-    assert counts[400] > 50
-    assert slowest[0] < 2
+    assert sum(counts.values()) == 500
+    assert counts[400] > 125
+
+
+@pytest.mark.slow
+def test_images_that_take_long(served: Served):
+    """They are refused after seconds, or before; memory is bounded."""
+    images, before = expensive(), peak()
+    with others(served):
+        for name, (data, status, problem) in images.items():
+            found = asked(served, shown(data), text("?"), max_tokens=1)
+            assert (found.status, problem in found.body.decode()) == (status, True), name
+    assert peak() - before < 1 << 30
+    answer, _ = wanted(served, IMAGE(FIRST), "?")
+    found = asked(served, shown(FIRST), text("?")).json
+    assert found["choices"][0]["message"]["content"] == answer
 
 
 def test_bodies_are_larger_by_their_images_only():

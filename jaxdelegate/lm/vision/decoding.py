@@ -1,18 +1,26 @@
-"""Files of images to pixels. They are untrusted: sizes are checked before anything is decoded."""
+"""Files of images to pixels. They are untrusted: a child process decodes them, within limits."""
 
-import io
-from typing import Any, NoReturn
+import tempfile
 
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.child import Child, EndedError, RefusedError
 from jaxdelegate.lm.contents.message_contents import MOST_BYTES
 from jaxdelegate.optional import optional_module
-from jaxdelegate.text import printable
+from jaxdelegate.text import printable, shortened
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM")  # those of LiteRT-LM that begin with a signature
 MOST_PIXELS = 1 << 25
 _MOST_REASON = 200  # characters of an error of the decoder
+_SECONDS = 3  # of the processor; an image of the most pixels takes one
+CHILD = Child(
+    "vision/decoding_script.py",
+    seconds=30,
+    stack_bytes=1 << 23,
+    memory_bytes=1 << 30,
+    cpu_seconds=_SECONDS,
+)
 
 
 def pixels_of(data: bytes) -> np.ndarray:
@@ -22,52 +30,39 @@ def pixels_of(data: bytes) -> np.ndarray:
     image counts.
 
     Raises:
-        GenerationError: the file is too large or damaged, or of another format.
+        GenerationError: the file is too large or damaged, of another format, or takes too long.
         OptionError: pillow is not installed.
     """
-    with _opened(data) as image:
-        try:
-            return _rgb(image)
-        except Exception as error:  # of a damaged file
-            _fail_as_damaged(error)
+    (height, width), pixels = _answer(data, is_decoded=True)
+    return pixels.reshape(height, width, 3)
 
 
 def pixel_count(data: bytes) -> int:
     """How many pixels an image's file declares. Errors as `pixels_of`."""
-    with _opened(data) as image:
-        return int(image.width * image.height)
+    (height, width), _ = _answer(data, is_decoded=False)
+    return height * width
 
 
-def _opened(data: bytes) -> Any:
-    """An image of which only the size is read."""
+def _answer(data: bytes, *, is_decoded: bool) -> tuple[tuple[int, int], np.ndarray]:
+    """The height and width, and the values if it `is_decoded`."""
     if len(data) > MOST_BYTES:
-        _fail(f"expected at most {MOST_BYTES} bytes, got {len(data)}: send a smaller file")
-    pillow = optional_module("PIL.Image", "lm")
-    try:
-        image = pillow.open(io.BytesIO(data), formats=FORMATS)
-    except pillow.UnidentifiedImageError:
-        _fail(f"expected a file of the format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
-    except Exception as error:  # as above
-        _fail_as_damaged(error)
-    width, height = image.size
-    if not 0 < width * height <= MOST_PIXELS:
-        _fail(f"expected at most {MOST_PIXELS} pixels, got {width} x {height}: make it smaller")
-    return image
+        expected = f"expected at most {MOST_BYTES} bytes, got {len(data)}"
+        raise GenerationError(f"the image: {expected}: send a smaller file")
+    optional_module("PIL.Image", "lm")
+    question = {"formats": FORMATS, "most_pixels": MOST_PIXELS, "is_decoded": is_decoded}
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        try:
+            size = CHILD.answer({"path": file.name, **question})
+        except RefusedError as error:
+            raise GenerationError(shortened(printable(str(error)), _MOST_REASON)) from error
+        except EndedError as error:
+            raise GenerationError(f"the image: {_why(error)}: make it smaller") from error
+        return size, np.fromfile(file.name, np.uint8)
 
 
-def _rgb(opened: Any) -> np.ndarray:
-    if opened.mode.startswith("I"):  # 16 bits, of which the upper ones count
-        gray = (np.asarray(opened).astype(np.uint32) >> 8).astype(np.uint8)
-        return np.repeat(gray[..., None], 3, axis=-1)
-    if opened.mode in ("P", "PA"):  # a transparent color counts
-        opened = opened.convert("RGBA")
-    return np.asarray(opened.convert("RGB"))
-
-
-def _fail_as_damaged(error: Exception) -> NoReturn:
-    reason = printable(str(error))[:_MOST_REASON] or type(error).__name__
-    raise GenerationError(f"the image is damaged: {reason}") from error
-
-
-def _fail(problem: str) -> NoReturn:
-    raise GenerationError(f"the image: {problem}")
+def _why(error: EndedError) -> str:
+    if error.is_late:
+        return f"decoding it takes longer than {_SECONDS} s"
+    return f"decoding it ends the process that does it ({error})"

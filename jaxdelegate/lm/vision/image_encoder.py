@@ -1,5 +1,6 @@
 """Encodes images for prompts."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,9 +46,11 @@ class ImageEncoder(ContentEncoder):
         model = VisionModel(parts, bundle.path, options, cache_dir, rules.most_patches)
         super().__init__(rules, model, most_at_once)
         self.graph: VisionGraph = model.graph
+        self._reading = threading.Lock()
 
     def _pieces(self, data: bytes) -> Sequence[ImageTensors]:
-        return [tensors_of(pixels_of(data), self.graph)]
+        with self._reading:  # large images take much memory
+            return [tensors_of(pixels_of(data), self.graph)]
 
 
 def takes_images(bundle: Bundle) -> bool:

@@ -29,7 +29,7 @@ from jaxdelegate.serve.openai import tokenization
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Delta
 from jaxdelegate.serve.openai.fields import ApiError
-from jaxdelegate.serve.openai.images import has_images, size_without_images
+from jaxdelegate.serve.openai.images import has_images, has_urls, size_without_images
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.prompts import Prompts, Texts, rendered
@@ -51,6 +51,7 @@ _LOG = logging.getLogger("jaxdelegate.serve")
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
 _CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 504: "timeout"}
 _MOST_NAMES = 500  # characters of unknown fields in a header
+_MOST_LOADING = 8  # requests that load images by URL at once
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 T = TypeVar("T")
@@ -90,8 +91,11 @@ def _error(error: RequestError) -> dict[str, Any]:
 class _Api:
     def __init__(self, served: Service, budgets: Budgets) -> None:
         self._served, self._budgets = served, budgets
-        # One thread prepares short requests, one long ones and one schemas, which take seconds.
-        self._short, self._long, self._schemas = (asyncio.Semaphore() for _ in range(3))
+        # One thread prepares short requests, one long ones, one those with images, which may take
+        # seconds like schemas, which have one, too.
+        lanes = [asyncio.Semaphore() for _ in range(4)]
+        self._short, self._long, self._images, self._schemas = lanes
+        self._urls = asyncio.Semaphore(_MOST_LOADING)
 
     async def models(self, _request: Request) -> Response:
         data = [self._model_object(model) for model in self._served.language_models.values()]
@@ -178,8 +182,10 @@ class _Api:
         if len(body) > MAX_JSON_BYTES and (size := size_without_images(body)) > MAX_JSON_BYTES:
             expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {size}"
             raise ApiError(expected, 413)
-        is_long = len(body) > SMALL or has_images(body)
-        lane = self._long if is_long else self._short
+        lane = self._long if len(body) > SMALL else self._short
+        lane = self._images if has_images(body) else lane
+        if self._served.limits.allowed_media_domains and has_urls(body):
+            lane = self._urls
         return await self._in_turn(request, lane, lambda: prepare(body))
 
     async def _in_turn(self, request: Request, lane: asyncio.Semaphore, work: Callable[[], T]) -> T:
@@ -204,7 +210,8 @@ class _Api:
     def _prompts(self, read: ReadRequest, client: Client, body: Buffer) -> Prompts:
         request = read(body)
         self._check_known(request.ignored)
-        return Prompts(self._ready_language_model(request.model), request, client)
+        hosts = self._served.limits.allowed_media_domains
+        return Prompts(self._ready_language_model(request.model), request, client, hosts)
 
     def _encode(self, prompts: Prompts) -> None:
         self._served.check_ready(prompts.model)  # it may have waited

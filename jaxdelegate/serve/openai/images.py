@@ -1,19 +1,19 @@
-"""Images in requests: data URLs, and what a request may have of them."""
+"""Images in requests: data URLs, URLs, and what a request may have of them."""
 
 import base64
 import binascii
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.contents.encoded_content import EncodedContent
+from jaxdelegate.lm.contents.message_contents import MOST_BYTES
 from jaxdelegate.lm.vision.decoding import MOST_PIXELS, pixel_count
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.openai.fields import OBJECT, STRING, ApiError, one_of
-
-T = TypeVar("T")
+from jaxdelegate.serve.openai.image_urls import is_url, loaded
 
 _MOST_IMAGES = 32
 _DETAIL = one_of("auto", "low", "high", "original")
@@ -32,34 +32,50 @@ def has_images(body: Buffer) -> bool:
     return b"data:" in bytes(body)
 
 
+def has_urls(body: Buffer) -> bool:
+    """Whether a body may have URLs, which take long to load."""
+    return b"image_url" in bytes(body) and b"http" in bytes(body)
+
+
 def image_part(part: Any, where: str) -> dict[str, Any]:
     """A part `image_url` of a chat's message, or `input_image` of an item.
 
-    It has the image's file, and where it is in the request.
+    It has the image's file or URL, and where it is in the request.
     """
     place, holder = f"{where}.image_url", OBJECT.checked(part, where)
     if isinstance(inner := holder.get("image_url"), dict):
         place, holder = f"{place}.url", {**inner, "image_url": inner.get("url")}
     if holder.get("detail") is not None:
         _DETAIL.checked(holder["detail"], f"{where}.detail")
-    data = _data(STRING.checked(holder.get("image_url"), place), place)
-    return {"type": "image", "data": data, "where": place}
+    url = STRING.checked(holder.get("image_url"), place)
+    found = {"url": url} if is_url(url) else {"data": _data(url, place)}
+    return {"type": "image", "where": place, **found}
 
 
 def _data(url: str, where: str) -> bytes:
     found = _URL.match(url)
     if found is None:
-        raise ApiError(f"{_EXPECTED} got {shown(url)}: the server loads no files", param=where)
+        raise ApiError(_refusal(url), param=where)
     try:
         return base64.b64decode(url[found.end() :], validate=True)
     except binascii.Error as error:
         raise ApiError(f"{_EXPECTED} got a damaged one: {error}", param=where) from None
 
 
-def read_images(model: Any, parts: Sequence[dict[str, Any]], owner: Any) -> list[EncodedContent]:
+def _refusal(url: str) -> str:
+    return f"{_EXPECTED} got {shown(url)}: the server loads no such files (allowed_media_domains)"
+
+
+def read_images(
+    model: Any, parts: Sequence[dict[str, Any]], owner: Any, hosts: Collection[str]
+) -> list[EncodedContent]:
     """The images of a request, not encoded yet. An ApiError names the one that is wrong.
 
-    `model`: whose engine takes them; `parts`: that `image_part` returned.
+    Args:
+        model: whose engine takes them.
+        parts: that `image_part` returned.
+        owner: see `ContentEncoder.read`.
+        hosts: of which they are loaded by URL.
     """
     if not parts:
         return []
@@ -71,16 +87,25 @@ def read_images(model: Any, parts: Sequence[dict[str, Any]], owner: Any) -> list
         raise ApiError(expected, param=parts[_MOST_IMAGES]["where"])
     found, pixels = list[EncodedContent](), 0
     for part in parts:
-        pixels += _of_part(part, pixel_count)
-        if pixels > MOST_PIXELS:
-            expected = f"expected at most {MOST_PIXELS} pixels in a request, got {pixels}"
-            raise ApiError(f"{expected}: make the images smaller", param=part["where"])
-        found.append(_of_part(part, lambda data: encoder.read(data, owner)))
+        try:
+            data = _file(part, hosts)
+            _check_pixels(pixels := pixels + pixel_count(data))
+            found.append(encoder.read(data, owner))
+        except (GenerationError, OptionError) as error:
+            raise ApiError(str(error), param=part["where"]) from None
     return found
 
 
-def _of_part(part: dict[str, Any], read: Callable[[bytes], T]) -> T:
-    try:
-        return read(part["data"])
-    except (GenerationError, OptionError) as error:
-        raise ApiError(str(error), param=part["where"]) from None
+def _check_pixels(count: int) -> None:
+    if count > MOST_PIXELS:
+        expected = f"expected at most {MOST_PIXELS} pixels in a request, got {count}"
+        raise GenerationError(f"{expected}: make the images smaller")
+
+
+def _file(part: dict[str, Any], hosts: Collection[str]) -> bytes:
+    if "data" in part:
+        data: bytes = part["data"]
+        return data
+    if not hosts:
+        raise GenerationError(_refusal(part["url"]))
+    return loaded(part["url"], hosts, MOST_BYTES)

@@ -48,8 +48,16 @@ _MOST_SCORES = 1 << 19  # of prompts in a response
 class Prompts:
     """The prompts of a request for answers, and the form of its response."""
 
-    def __init__(self, model: LanguageModel, request: TextRequest, client: Client) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        request: TextRequest,
+        client: Client,
+        hosts: Collection[str] = (),
+    ) -> None:
         """Read texts and images into tokens. An ApiError if they do not fit the model.
+
+        `hosts`: of which images are loaded by URL.
 
         Attributes:
             images: to encode before the answers are generated.
@@ -60,7 +68,7 @@ class Prompts:
         self._thinking: ThinkingBudget | None = None
         self.grammar = request.grammar
         text = "" if request.chat is None else self._rendered(request.chat)
-        self.images = [] if request.chat is None else self._read_images(request.chat, client)
+        self.images = [] if request.chat is None else self._read_images(request.chat, client, hosts)
         self._prompts = self._tokens(text)
         param = "prompt" if request.chat is None else "messages"
         most = model.max_model_len - (request.ends.max_tokens != 0)
@@ -99,11 +107,13 @@ class Prompts:
             problem = str(error).partition(": ")[2]
             raise ApiError(problem, param=chat.budget_field) from None
 
-    def _read_images(self, chat: Chat, client: Client) -> list[EncodedContent]:
+    def _read_images(
+        self, chat: Chat, client: Client, hosts: Collection[str]
+    ) -> list[EncodedContent]:
         if chat.images and self.request.scored_top is not None:
             raise ApiError("expected only without images", param="prompt_logprobs")
         owner = self.model.owner(client, self.request.cache_salt)
-        return read_images(self.model, chat.images, owner)
+        return read_images(self.model, chat.images, owner, hosts)
 
     def _tokens(self, text: str) -> list[list[int]]:
         """The tokens of the prompts; `text`: of the chat, if it is one."""

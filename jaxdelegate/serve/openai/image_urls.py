@@ -1,0 +1,148 @@
+"""Loads images by URL: of hosts that the server allows, and from no address of the inside."""
+
+import contextlib
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Collection, Iterator
+from typing import Any, NoReturn
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from jaxdelegate.errors import GenerationError
+from jaxdelegate.serve.clients import shown
+
+ALL = "*"
+SECONDS = 10  # for an image, redirects included
+_MOST_REDIRECTS = 3
+_REDIRECTS = (301, 302, 303, 307, 308)
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # has addresses of IPv4, which may be inside
+_HEADERS = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "jaxdelegate"}
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a URL that names a server."""
+    return text.startswith(("http://", "https://"))
+
+
+def loaded(url: str, hosts: Collection[str], most: int) -> bytes:
+    """The file at a URL. Its type is not looked at, and proxies are not used.
+
+    Args:
+        url: of http or https.
+        hosts: names that it may have, also after a redirect; `*`: all.
+        most: bytes.
+
+    Raises:
+        GenerationError: the host is not allowed or is inside, or there is no such file, or it is
+            too large or slow.
+    """
+    deadline = time.monotonic() + SECONDS
+    found, redirects = _answer(_checked(url, hosts), most, deadline), 0
+    while isinstance(found, str):
+        if (redirects := redirects + 1) > _MOST_REDIRECTS:
+            _fail(url, f"expected at most {_MOST_REDIRECTS} redirects")
+        url = urljoin(url, found)
+        found = _answer(_checked(url, hosts), most, deadline)
+    return found
+
+
+def _checked(url: str, hosts: Collection[str]) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # a ValueError if it is no number
+    except ValueError as error:
+        _fail(url, str(error))
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        _fail(url, "expected http://host/path or https://host/path")
+    if ALL not in hosts and parts.hostname not in hosts:
+        _fail(url, "this server does not load from that host (allowed_media_domains)")
+    return parts
+
+
+def _answer(url: SplitResult, most: int, deadline: float) -> bytes | str:
+    """The body, or where the server redirects to."""
+    try:
+        with _connection(url, deadline) as connection:
+            target = url._replace(scheme="", netloc="", fragment="", path=url.path or "/")
+            connection.request("GET", target.geturl(), headers=_HEADERS)
+            response = connection.getresponse()
+            if response.status in _REDIRECTS:
+                return response.headers.get("Location") or ""
+            if response.status != http.HTTPStatus.OK:
+                _fail(url.geturl(), f"the server answered with status {response.status}")
+            body = response.read(most + 1)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if isinstance(error, GenerationError):
+            raise
+        body, problem = b"", f"it was not loaded: {error or type(error).__name__}"
+    else:
+        problem = f"expected at most {most} bytes, got more" if len(body) > most else ""
+    if time.monotonic() > deadline:
+        problem = f"loading it takes longer than {SECONDS} s"
+    if problem:
+        _fail(url.geturl(), problem)
+    return body
+
+
+@contextlib.contextmanager
+def _connection(url: SplitResult, deadline: float) -> Iterator[http.client.HTTPConnection]:
+    """A connection to an address that was checked; at the deadline it ends."""
+    host, is_secure = url.hostname or "", url.scheme == "https"
+    port = url.port or (443 if is_secure else 80)
+    sock = _connected(_address(url.geturl(), host, port), port, deadline - time.monotonic())
+    watch = threading.Timer(max(deadline - time.monotonic(), 0), _end, [sock])
+    watch.daemon = True
+    watch.start()
+    try:
+        connection = http.client.HTTPConnection(host, port)
+        connection.sock = _secured(sock, host) if is_secure else sock
+        yield connection
+        connection.close()
+    finally:
+        watch.cancel()
+        sock.close()
+
+
+def _connected(address: str, port: int, seconds: float) -> socket.socket:
+    return socket.create_connection((address, port), timeout=max(seconds, 0.1))
+
+
+def _secured(sock: socket.socket, host: str) -> ssl.SSLSocket:
+    return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+
+
+def _end(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _address(url: str, host: str, port: int) -> str:
+    """An address of a host, all of which are outside."""
+    try:
+        found = [str(each[4][0]) for each in _resolved(host, port)]
+    except (OSError, UnicodeError):
+        _fail(url, "its host has no address")
+    if not (found and all(map(_is_outside, found))):
+        _fail(url, "its host has an address inside of a network, or of this machine")
+    return found[0]
+
+
+def _resolved(host: str, port: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def _is_outside(text: str) -> bool:
+    """Whether an address is one of the internet, and no other form of one of IPv4."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        others = address.ipv4_mapped, address.sixtofour, address.teredo
+        if address in _NAT64 or any(other is not None for other in others):
+            return False
+    return address.is_global and not address.is_multicast
+
+
+def _fail(url: str, problem: str) -> NoReturn:
+    raise GenerationError(f"the image at {shown(url)}: {problem}")
