@@ -43,6 +43,7 @@ ROWS: dict[tuple[str, str], tuple[str, ...]] = {
     ("Gemma 3n, Gemma 4", "rings of local layers"): (
         "lm/test_windows.py::test_sequences_in_slots",
     ),
+    ("Gemma 4", "sounds"): ("lm/audio/test_sounds.py::test_embeddings_equal_those_of_numpy",),
     ("LFM2", "recurrent states"): ("lm/test_recurrent.py::test_sequences_in_slots",),
     ("EmbeddingGemma", "embeddings"): ("lm/test_embedding_engine.py::test_an_embedding",),
     ("Qwen3, ChatML", "thinking in the template"): (

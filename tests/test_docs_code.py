@@ -16,6 +16,8 @@ from jaxdelegate.reference.registry import KERNELS
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
 from sample_tasks.tasks import TASKS
+from tests.support.audio_models import file_of as sound_of
+from tests.support.audio_models import sound_bundle, tone
 from tests.support.bundles import litertlm, parts
 from tests.support.language_models import language_bundle, language_model
 from tests.support.text_encoders import embedding_bundle, text_encoder
@@ -67,6 +69,8 @@ def language(folder: Path) -> None:
     (folder / "model.litertlm").write_bytes(language_bundle(model=model))
     (folder / "encoder.litertlm").write_bytes(embedding_bundle(model=text_encoder((32, 64))))
     (folder / "sees.litertlm").write_bytes(vision_bundle(capacity=256))
+    (folder / "hears.litertlm").write_bytes(sound_bundle(capacity=256))
+    (folder / "speech.wav").write_bytes(sound_of(tone(4000)))
     (folder / "photo.jpg").write_bytes(file_of(picture(40, 30), "JPEG"))
     (folder / "drawing.png").write_bytes(file_of(picture(20, 30)))
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from jaxdelegate.bundles.bundle import Bundle
-from jaxdelegate.bundles.metadata import IMAGE_FAMILIES, LlmMetadata
+from jaxdelegate.bundles.metadata import IMAGE_FAMILIES, SOUND_FAMILIES, LlmMetadata
 from jaxdelegate.bundles.tokenizers import TYPES
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.model.records import Model, Tensor
@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,9})")
 _PRINTED = 60  # models, signatures, lines of a template, stop tokens
 _MOST_CHARACTERS = 48  # in names
 _LONGEST = 2000  # characters of a line or a text
-_DRAFTER, _VISION = "mtp_drafter", "vision_encoder"
+_DRAFTER, _VISION, _AUDIO = "mtp_drafter", "vision_encoder", "audio_encoder_hw"
 # Parts of LiteRT-LM's bundles by what they process, which text generation does not use.
 _MODALITIES = ("vision", "audio")
 
@@ -69,10 +69,16 @@ def describe(bundle: Bundle) -> str:
     for name, source in models.items():
         parts += _titled(f"Model {printable(name)}", _signatures(open_model(source)))
     typed = [s.name for s in bundle.sections if s.type == TFLITE_MODEL and s.model_type]
-    has_images = LLM_METADATA in types and bundle.metadata.model_type in IMAGE_FAMILIES
-    if has_images and _VISION in models:
-        parts += _titled("Images", _images(open_model(models[_VISION])))
-    unused = _unused(typed[:_PRINTED], _MODALITIES[1:] if has_images else _MODALITIES)
+    family, unread = bundle.metadata.model_type if LLM_METADATA in types else "", [*_MODALITIES]
+    if family in IMAGE_FAMILIES:
+        unread.remove("vision")
+        if _VISION in models:
+            parts += _titled("Images", _images(open_model(models[_VISION])))
+    hears = family in SOUND_FAMILIES and _AUDIO in models
+    if hears and (sounds := [*_sounds(open_model(models[_AUDIO]))]):
+        unread.remove("audio")
+        parts += _titled("Sounds", sounds)
+    unused = _unused(typed[:_PRINTED], unread)
     parts += _titled("Not used for text generation", unused)
     return wrapped("\n".join(parts))
 
@@ -164,6 +170,16 @@ def _images(encoder: Model) -> Iterator[str]:
         elif patches:
             side = math.isqrt(patches[0][1] // 3)
             yield f"{signature.key}: up to {patches[0][0]} patches of {side} x {side} pixels"
+
+
+def _sounds(encoder: Model) -> Iterator[str]:
+    """What the audio encoder takes, by signature; nothing if it takes something else."""
+    for signature in encoder.signatures[:_PRINTED]:
+        tensors = encoder.subgraphs[signature.subgraph].tensors
+        shapes = [tensors[i].shape for n, i in signature.inputs.items() if n == "src_inputs"]
+        if shapes and len(shapes[0]) == 3:
+            seconds = f"{shapes[0][1] / 100:g} seconds"
+            yield f"{signature.key}: {seconds} at once, {shapes[0][2]} mel bins for each 10 ms"
 
 
 def _unused(models: Iterable[str], modalities: Iterable[str]) -> Iterator[str]:

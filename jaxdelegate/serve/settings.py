@@ -11,7 +11,7 @@ from jaxdelegate.options import DelegateOptions
 # The keys in lm/warm_up.py, which takes long to import.
 WARM_KINDS = (
     *("any", "long", "sampling", "json", "penalties"),
-    *("all_tokens", "logprobs", "embeddings", "images"),
+    *("all_tokens", "logprobs", "embeddings", "images", "sounds"),
 )
 
 

@@ -21,6 +21,7 @@ FLAGS = (
     Flag("speculative_decoding", str, None, "run, benchmark: use the drafter.", _BOOLEAN),
     Flag("prompt", str, None, "run: a single prompt; its answer is printed."),
     Flag("image", str, None, "run: a file for the first message; repeatable.", repeats=True),
+    Flag("audio", str, None, "run: a sound for the first message; repeatable.", repeats=True),
     Flag("chat_template", str, None, "run: a file with a Jinja template; default: the bundle's."),
     Flag("no_template", bool, False, "run: without a template; prompts have all special tokens."),
     Flag(

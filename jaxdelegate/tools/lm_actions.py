@@ -74,11 +74,11 @@ def _engine_arguments(values: flags.FlagValues) -> dict[str, Any]:
 
 def run(values: flags.FlagValues) -> None:
     """Answer one prompt, or those that are typed."""
-    if values.image and values.no_template:
-        raise OptionError("--image: expected a chat template, got --no_template; give one of both")
     arguments = _engine_arguments(values)
-    if values.image:
-        arguments["vision_backend"] = arguments["backend"] or lm.Backend()
+    for flag, backend in (("image", "vision_backend"), ("audio", "audio_backend")):
+        if getattr(values, flag):
+            _check_template(flag, values)
+            arguments[backend] = arguments["backend"] or lm.Backend()
     engine = lm.Engine(values.graph, max_num_tokens=values.max_num_tokens, **arguments)
     sampler = None
     settings = {name: getattr(values, name) for name in ("top_k", "top_p", "temperature", "seed")}
@@ -88,6 +88,13 @@ def run(values: flags.FlagValues) -> None:
         _talk(values.prompt, _RawPrompts(engine, sampler))
     else:
         _talk(values.prompt, _Conversation(engine, sampler, values))
+
+
+def _check_template(flag: str, values: flags.FlagValues) -> None:
+    if values.no_template:
+        raise OptionError(
+            f"--{flag}: expected a chat template, got --no_template; give one of both"
+        )
 
 
 def _talk(prompt: str | None, model: "_RawPrompts | _Conversation") -> None:
@@ -169,11 +176,12 @@ class _Conversation:
             thinking_config=_thinking(values),
             filter_channel_content_from_kv_cache=None if forgets is None else forgets == "true",
         )
-        self._images = [lm.Content.ImageFile(image) for image in values.image or ()]
+        images = map(lm.Content.ImageFile, values.image or ())
+        self._files = [*images, *map(lm.Content.AudioFile, values.audio or ())]
 
     def answer(self, prompt: str) -> Iterator[str]:
-        message = lm.Contents.of(*self._images, prompt) if self._images else prompt
-        open_channel, self._images = None, []
+        message = lm.Contents.of(*self._files, prompt) if self._files else prompt
+        open_channel, self._files = None, []
         for part in self.runner.send_message_async(message):
             channel = next(iter(part.channels), None)
             if channel != open_channel:

@@ -633,8 +633,8 @@ WRONG: dict[str, tuple[Any, int, str | None, str]] = {
     "sound": (
         {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
         400,
-        "messages[0].content[0].type",
-        "expected one of text, image_url",
+        "messages[0].content[0].input_audio",
+        "expected an object",
     ),
     "image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},

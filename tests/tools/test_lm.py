@@ -20,6 +20,8 @@ from jaxdelegate.cache.maintenance import list_entries
 from jaxdelegate.lm import Backend, Content, Contents, Engine
 from jaxdelegate.text import printable
 from jaxdelegate.tools.main import main
+from tests.support.audio_models import audio_adapter, sound_bundle, tone
+from tests.support.audio_models import file_of as sound_file_of
 from tests.support.bundles import (
     TYPES,
     gestures,
@@ -391,6 +393,40 @@ def test_describe_images(tmp_path: Path, capsys: Capture) -> None:
     assert "\nImages\n  vision_12: 12 x 12 pixels\n" in printed[1]
     assert "  vision_adapter: vision input is not supported" in printed[2]
     assert "Images" not in printed[2]
+
+
+def test_describe_sounds(tmp_path: Path, capsys: Capture) -> None:
+    printed = []
+    for content in (
+        sound_bundle(),
+        sound_bundle(encoder=audio_adapter()),
+        sound_bundle(edit=gemma3),
+    ):
+        (tmp_path / "hears.litertlm").write_bytes(content)
+        assert main(["lm", "describe", f"--graph={tmp_path}/hears.litertlm"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert "\nSounds\n  audio_4: 0.16 seconds at once, 128 mel bins for each 10 ms\n" in printed[0]
+    assert "audio input is not supported" not in printed[0]
+    for other in printed[1:]:
+        assert "audio_encoder_hw: audio input is not supported" in other
+        assert "Sounds" not in other
+
+
+def test_run_with_sounds(tmp_path: Path, run_tool: Run, refused: Refuse) -> None:
+    model, sound, image = (tmp_path / name for name in ("hears.litertlm", "a.wav", "b.png"))
+    model.write_bytes(sound_bundle(sees=True))
+    sound.write_bytes(sound_file_of(tone(1000)))
+    image.write_bytes(file_of(picture(9, 40, seed=1)))
+    flags = [f"--audio={sound}", f"--image={image}", "--prompt=what?", "--cache_dir=:nocache"]
+    cpu = Backend.CPU()
+    options: Any = {"vision_backend": cpu, "audio_backend": cpu, "cache_dir": ":nocache"}
+    parts = Content.ImageFile(os.fspath(image)), Content.AudioFile(os.fspath(sound))
+    with Engine(model, cpu, **options) as engine, engine.create_conversation() as conversation:
+        answer = str(conversation.send_message(Contents.of(*parts, "what?")))
+    found = run_tool("lm", "run", os.fspath(model), *flags)
+    assert found.out == f"{printable(answer)}\n"
+    flags = [flags[0], "--prompt=a", "--no_template"]
+    assert "--audio: expected a chat template" in refused("lm", "run", os.fspath(model), *flags)
 
 
 def test_run_with_images(tmp_path: Path, run_tool: Run, refused: Refuse) -> None:

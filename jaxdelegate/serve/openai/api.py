@@ -44,6 +44,7 @@ from jaxdelegate.serve.openai.requests import (
     unknown_field,
 )
 from jaxdelegate.serve.openai.response_requests import response_request
+from jaxdelegate.serve.openai.sounds import has_sounds, size_of_sounds
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.service import Service
 
@@ -150,7 +151,7 @@ class _Api:
         model, asked = prompts.model, prompts.request
         if prompts.grammar is not None:
             await self._in_turn(request, self._schemas, lambda: self._constrain(prompts))
-        if prompts.images:
+        if prompts.contents:
             await while_connected(request.receive, self._encoded(prompts))
         jobs = prompts.jobs(client)
         answers = Answers(model.worker, jobs, model.settings.answer_timeout_s)
@@ -171,7 +172,7 @@ class _Api:
         return response() if asked.scored_top is None else await asyncio.to_thread(response)
 
     async def _encoded(self, prompts: Prompts) -> None:
-        """Encode the images of a request; those of others at the same time are in the same run."""
+        """Encode images and sounds of a request; those of others at once are in the same run."""
         encoding = asyncio.wrap_future(in_thread(lambda: self._encode(prompts)))
         encoding.add_done_callback(asyncio.Future.exception)  # none waits if the client left
         await asyncio.shield(encoding)
@@ -179,10 +180,13 @@ class _Api:
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
         """Read the body, and prepare the request in a thread."""
         body = await bodies.read(request, self._budgets)
-        if len(body) > MAX_JSON_BYTES and (size := size_without_images(body)) > MAX_JSON_BYTES:
+        size = len(body)
+        if size > MAX_JSON_BYTES:
+            size = size_without_images(body) - size_of_sounds(body)
+        if size > MAX_JSON_BYTES:
             expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {size}"
             raise ApiError(expected, 413)
-        lane = self._long if len(body) > SMALL else self._short
+        lane = self._long if len(body) > SMALL or has_sounds(body) else self._short
         lane = self._images if has_images(body) else lane
         if self._served.limits.allowed_media_domains and has_urls(body):
             lane = self._urls
@@ -222,7 +226,7 @@ class _Api:
         self._check_known(request.ignored)
         if isinstance(request.prompt, Chat):
             model = self._ready_language_model(request.model)
-            if request.prompt.images:
+            if request.prompt.files:
                 raise ApiError("expected only texts here", param="messages")
             text = rendered(model.tool_renderer(request.prompt), request.prompt)
             request = dataclasses.replace(request, prompt=text)

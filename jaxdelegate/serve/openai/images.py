@@ -2,8 +2,9 @@
 
 import base64
 import binascii
+import contextlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.errors import GenerationError, OptionError
@@ -87,13 +88,20 @@ def read_images(
         raise ApiError(expected, param=parts[_MOST_IMAGES]["where"])
     found, pixels = list[EncodedContent](), 0
     for part in parts:
-        try:
+        with naming(part):
             data = _file(part, hosts)
             _check_pixels(pixels := pixels + pixel_count(data))
             found.append(encoder.read(data, owner))
-        except (GenerationError, OptionError) as error:
-            raise ApiError(str(error), param=part["where"]) from None
     return found
+
+
+@contextlib.contextmanager
+def naming(part: Mapping[str, Any]) -> Iterator[None]:
+    """An error of a part becomes an ApiError that names it."""
+    try:
+        yield
+    except (GenerationError, OptionError) as error:
+        raise ApiError(str(error), param=part["where"]) from None
 
 
 def _check_pixels(count: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.audio.sound_encoder import takes_sounds
 from jaxdelegate.lm.background_compiler import Work
 from jaxdelegate.lm.configs import Backend, RepetitionPenaltyConfig, SamplerConfig
 from jaxdelegate.lm.constraints import Constraint, Grammar
@@ -196,12 +197,18 @@ class LanguageModel(TextModel):
         self._begin_warming(self.engine)
 
     def _opened(self, **options: Any) -> Engine:
-        """The engine; it takes images, encoded where the language model runs, if it can."""
-        if takes_images(open_bundle(self._path)):
+        """The engine; it takes images and sounds, encoded where the model runs, if it can."""
+        bundle = open_bundle(self._path)
+        takes = {"vision_backend": takes_images, "audio_backend": takes_sounds}
+        names = tuple(name for name, does_take in takes.items() if does_take(bundle))
+        for some in dict.fromkeys((names, names[:1], names[1:])):
+            if not some:
+                continue
+            backends: dict[str, Any] = dict.fromkeys(some, Backend())
             try:
-                return Engine(self._path, vision_backend=Backend(), **options)
+                return Engine(self._path, **backends, **options)
             except (ModelError, OptionError) as error:
-                _LOG.warning("%s reads text only: %s", self.name, error)
+                _LOG.warning("%s does without %s: %s", self.name, " and ".join(some), error)
         return Engine(self._path, **options)
 
     def _warm_up(self, engine: Engine) -> None:
@@ -228,8 +235,9 @@ class LanguageModel(TextModel):
         first = next((i for i, (kind, _) in enumerate(programs) if kind == "json"), len(programs))
         grammar = [("json", self._read_grammar)] if "json" in kinds else []
         works: list[tuple[str, Work]] = [*programs[:first], *grammar, *programs[first:]]
-        if engine.images is not None and "images" in kinds:
-            works = with_contents(works, "images", engine.images)
+        for kind, encoder in (("images", engine.images), ("sounds", engine.sounds)):
+            if encoder is not None and kind in kinds:
+                works = with_contents(works, kind, encoder)
         self._compiler.warm(works)
         self.worker.when_warm = self._when_warm
 

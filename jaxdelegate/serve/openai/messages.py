@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxdelegate.lm.messages import KINDS
 from jaxdelegate.serve.clients import shown
-from jaxdelegate.serve.openai import images, tools
+from jaxdelegate.serve.openai import images, sounds, tools
 from jaxdelegate.serve.openai.fields import (
     FLAG,
     OBJECT,
@@ -28,12 +29,12 @@ CONTENT = Kind(
     "a string or a list of parts", lambda v: isinstance(v, str) or (isinstance(v, list) and v)
 )
 _BUDGET, _THINKING = integers(-1), one_of("enabled", "adaptive", "disabled")
-_KIND = one_of("text", "image_url")
+_KIND = one_of("text", "image_url", "input_audio")
 _MESSAGE = {"role", "content", "name", "reasoning", "reasoning_content", "channels"}
 _MESSAGE |= {"tool_calls", "tool_call_id"}
 # What clients return of answers, without a meaning for the model.
 _MESSAGE |= {"annotations", "provider_specific_fields", "refusal", "thinking_blocks"}
-_REFUSED = {"audio": "the model reads text only", "function_call": "use tool_calls"}
+_REFUSED = {"audio": "the model generates text only", "function_call": "use tool_calls"}
 FIELDS: Mapping[str, Kind] = {
     "add_generation_prompt": FLAG,
     "chat_template_kwargs": _CONTEXT,
@@ -60,7 +61,7 @@ class Chat:
         tools: what the answer may call.
         budget: the most tokens of its reasoning; None: any number.
         budget_field: which says so.
-        images: those of the messages, in order: see `images.image_part`.
+        files: images and sounds of the messages, in order: see `image_part` and `sound_part`.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -70,7 +71,7 @@ class Chat:
     tools: Tools
     budget: int | None = None
     budget_field: str = ""
-    images: Sequence[dict[str, Any]] = ()
+    files: Sequence[dict[str, Any]] = ()
 
 
 def chat(fields: Mapping[str, Any]) -> Chat:
@@ -107,9 +108,9 @@ def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Ch
         )
     field, budget = next(iter(budgets.items()), ("", None))
     parts = [part for message in messages for part in message["content"]]
-    found = [{**part} for part in parts if part["type"] == "image"]
+    found = [{**part} for part in parts if part["type"] in KINDS]
     for part in parts:
-        if part["type"] == "image":  # templates know that there is one
+        if part["type"] in KINDS:  # templates know that there is one
             del part["data"], part["where"]
     return Chat(
         tools.with_names(messages),
@@ -119,7 +120,7 @@ def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Ch
         tools.tools(fields),
         budget=None if context.get("enable_thinking") is False else budget,
         budget_field=field,
-        images=found,
+        files=found,
     )
 
 
@@ -137,7 +138,7 @@ def _budgets(fields: Mapping[str, Any], context: dict[str, Any]) -> dict[str, in
 
 
 def said(role: str, parts: Iterable[str | dict[str, Any]]) -> dict[str, Any]:
-    """A message of texts and images, as chat templates see it."""
+    """A message of texts, images and sounds, as chat templates see it."""
     typed = [{"type": "text", "text": p} if isinstance(p, str) else p for p in parts]
     return {"role": role, "content": typed}
 
@@ -175,5 +176,6 @@ def _part(part: Any, role: str, where: str) -> Any:
     if kind == "text":
         return STRING.checked(part.get("text"), f"{where}.text")
     if role != "user":
-        raise ApiError("expected images only in the user's messages", param=where)
-    return images.image_part(part, where)
+        nouns = "images" if kind == "image_url" else "sounds"
+        raise ApiError(f"expected {nouns} only in the user's messages", param=where)
+    return (images.image_part if kind == "image_url" else sounds.sound_part)(part, where)

@@ -36,6 +36,7 @@ from jaxdelegate.serve.openai.responses import (
     embeddings,
 )
 from jaxdelegate.serve.openai.scores import PromptForm, ScoreForm
+from jaxdelegate.serve.openai.sounds import read_sounds
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.openai.tools import Tools
 from jaxdelegate.text import printable, shortened
@@ -55,12 +56,12 @@ class Prompts:
         client: Client,
         hosts: Collection[str] = (),
     ) -> None:
-        """Read texts and images into tokens. An ApiError if they do not fit the model.
+        """Read texts, images and sounds into tokens. An ApiError if they do not fit the model.
 
         `hosts`: of which images are loaded by URL.
 
         Attributes:
-            images: to encode before the answers are generated.
+            contents: images and sounds to encode before the answers are generated.
         """
         self.model, self.request = model, request
         self._check_count()
@@ -68,7 +69,9 @@ class Prompts:
         self._thinking: ThinkingBudget | None = None
         self.grammar = request.grammar
         text = "" if request.chat is None else self._rendered(request.chat)
-        self.images = [] if request.chat is None else self._read_images(request.chat, client, hosts)
+        self.contents = (
+            [] if request.chat is None else self._read_files(request.chat, client, hosts)
+        )
         self._prompts = self._tokens(text)
         param = "prompt" if request.chat is None else "messages"
         most = model.max_model_len - (request.ends.max_tokens != 0)
@@ -107,31 +110,37 @@ class Prompts:
             problem = str(error).partition(": ")[2]
             raise ApiError(problem, param=chat.budget_field) from None
 
-    def _read_images(
+    def _read_files(
         self, chat: Chat, client: Client, hosts: Collection[str]
     ) -> list[EncodedContent]:
-        if chat.images and self.request.scored_top is not None:
-            raise ApiError("expected only without images", param="prompt_logprobs")
+        if chat.files and self.request.scored_top is not None:
+            raise ApiError("expected only without images and sounds", param="prompt_logprobs")
         owner = self.model.owner(client, self.request.cache_salt)
-        return read_images(self.model, chat.images, owner, hosts)
+        images, sounds = (
+            [file for file in chat.files if file["type"] == kind] for kind in ("image", "audio")
+        )
+        return [
+            *read_images(self.model, images, owner, hosts),
+            *read_sounds(self.model, sounds, owner),
+        ]
 
     def _tokens(self, text: str) -> list[list[int]]:
         """The tokens of the prompts; `text`: of the chat, if it is one."""
         engine = self.model.engine
-        if not self.images:
+        if not self.contents:
             texts = self.request.prompts if self.request.chat is None else [text]
             return [engine.prompt_ids(prompt) for prompt in texts]
         try:
-            ids = engine.contents.ids(text, self.images)
+            ids = engine.contents.ids(text, self.contents)
         except GenerationError as error:
             raise ApiError(str(error), param="messages") from None
         if isinstance(ids[-1], SoftToken):
-            raise ApiError("expected a text after the last image", param="messages")
+            raise ApiError("expected a text after the last image or sound", param="messages")
         return [[*engine.text.start_ids, *ids]]
 
     def encode(self) -> None:
-        """Encode the images, which takes long; those of other requests at the same time, too."""
-        self.model.engine.contents.encode(self.images)
+        """Encode images and sounds, which takes long; those of other requests at once, too."""
+        self.model.engine.contents.encode(self.contents)
 
     def _check_tokens(self) -> None:
         asked, most = self.request, self.model.vocabulary

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer
-from jaxdelegate.serve.openai import images, messages, requests, tools
+from jaxdelegate.serve.openai import images, messages, requests, sounds, tools
 from jaxdelegate.serve.openai.fields import OBJECT, STRING, ApiError, Kind, integers, one_of
 
 _MOST_ITEMS = 4096
@@ -30,7 +30,7 @@ _ITEM = one_of("message", "function_call", "function_call_output", "reasoning")
 _FUNCTION = one_of("function")
 _ROLE = one_of("user", "assistant", "system", "developer")
 _TEXT = Kind(
-    "input_text, output_text, refusal or, of the user, input_image",
+    "input_text, output_text, refusal or, of the user, input_image or input_audio",
     lambda v: v in ("input_text", "output_text", "text", "refusal", "reasoning_text"),
 )
 _OF_CHATS = {"add_generation_prompt", "continue_final_message", "logprobs", "messages", "n"}
@@ -209,14 +209,17 @@ def _message(item: Any, where: str) -> dict[str, Any]:
 
 
 def _parts(content: Any, role: str, where: str) -> Iterator[str | dict[str, Any]]:
-    """Texts and, of the user, images."""
+    """Texts and, of the user, images and sounds."""
     if role != "user" or not isinstance(content, list):
         yield from _texts(content, where)
         return
     for number, part in enumerate(messages.CONTENT.checked(content, where)):
         place = f"{where}[{number}]"
-        if isinstance(part, dict) and part.get("type") == "input_image":
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "input_image":
             yield images.image_part(part, place)
+        elif kind == "input_audio":
+            yield sounds.sound_part(part, place)
         else:
             yield from _texts([part], where, number)
 
