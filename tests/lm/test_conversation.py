@@ -268,7 +268,7 @@ def test_mistakes_are_named(talk: Any) -> None:
         talk(lora_config=object())
     with pytest.raises(TypeError, match="unexpected keyword argument 'tool'"):
         talk(tool=None)
-    with pytest.raises(OptionError, match="create_conversation: contents of type 'audio'"):
+    with pytest.raises(OptionError, match="create_conversation: the engine takes no sounds"):
         talk(messages=[Message.user(Contents.of(Content.AudioFile("a.wav")))])
     with pytest.raises(ModelError, match="chat_template: chat template: syntax error"):
         talk(chat_template="{% for %}")

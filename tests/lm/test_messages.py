@@ -61,11 +61,10 @@ def test_other_contents_are_read_and_written_but_not_sent(
     if data["type"] == "tool_response":
         assert sent(message, "send_message")["content"][1] == data
         return
-    problem = (
-        "the engine takes no images" if data["type"] == "image" else "contents of type 'audio'"
-    )
-    with pytest.raises(OptionError, match=f"send_message: {problem}"):
+    nouns = {"image": "images", "audio": "sounds"}[data["type"]]
+    with pytest.raises(OptionError, match=f"send_message: the engine takes no {nouns}"):
         sent(message, "send_message")
+    assert sent(message, "send_message", [data["type"]])["content"][1] == data
 
 
 def test_contents_of() -> None:

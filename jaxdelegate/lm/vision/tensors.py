@@ -33,7 +33,7 @@ class ImageTensors(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Of the encoder's signature."""
+        """The encoder's signature that takes it."""
         return self.step.key
 
     @property
