@@ -111,7 +111,8 @@ def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Ch
     found = [{**part} for part in parts if part["type"] in KINDS]
     for part in parts:
         if part["type"] in KINDS:  # templates know that there is one
-            del part["data"], part["where"]
+            for name in part.keys() - {"type"}:
+                del part[name]
     return Chat(
         tools.with_names(messages),
         context,
