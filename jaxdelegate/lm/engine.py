@@ -349,9 +349,9 @@ class Engine(AbstractEngine):
             runner,
             renderer,
             settings,
-            self.init_time_in_second,
-            self.contents,
-            self.max_num_images,
+            init_seconds=self.init_time_in_second,
+            contents=self.contents,
+            max_num_images=self.max_num_images,
         )
 
     def generate(
