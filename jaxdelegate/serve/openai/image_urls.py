@@ -52,7 +52,7 @@ def loaded(url: str, hosts: Collection[str], most: int) -> bytes:
 def _checked(url: str, hosts: Collection[str]) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # a ValueError if it is no number
+        _ = parts.port  # a ValueError if it is not a number
     except ValueError as error:
         _fail(url, str(error))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
