@@ -39,12 +39,11 @@ WHY = {
     "Session": _MADE,
     "EmbeddingCapability": "`ModelInfo` creates it",
     "LlmCapability": "`ModelInfo` creates it",
-    "LoraConfig": "yes; engines refuse one with files",
-    "LoraRankConfig": "yes; engines refuse one with ranks",
+    "LoraConfig": "yes; `audio_lora_path`: an `OptionError`",
+    "LoraRankConfig": "yes; `audio_lora_rank`: an `OptionError`",
 } | dict.fromkeys(
     (
         "max_num_images", "vision_backend", "audio_backend", "vision_tokens_per_image",
-        "lora_rank_config", "lora_config",
     ),
     _REFUSED,
 )  # fmt: skip

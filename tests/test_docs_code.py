@@ -19,7 +19,13 @@ from sample_tasks.tasks import TASKS
 from tests.support.audio_models import file_of as sound_of
 from tests.support.audio_models import sound_bundle, tone
 from tests.support.bundles import litertlm, parts
-from tests.support.language_models import language_bundle, language_model
+from tests.support.language_models import (
+    EXPORTED,
+    adapter_factors,
+    adapter_file,
+    language_bundle,
+    language_model,
+)
 from tests.support.text_encoders import embedding_bundle, text_encoder
 from tests.support.vision_models import file_of, picture, vision_bundle
 
@@ -67,6 +73,11 @@ def bundle(folder: Path) -> None:
 def language(folder: Path) -> None:
     model = language_model(capacity=1024)
     (folder / "model.litertlm").write_bytes(language_bundle(model=model))
+    adapts = language_model(capacity=256, lora_ranks=(16,))
+    (folder / "adapts.litertlm").write_bytes(language_bundle(model=adapts))
+    for seed, name in enumerate(("poems", "laws")):
+        factors = adapter_factors(EXPORTED, 16, seed)
+        (folder / f"{name}.tflite").write_bytes(adapter_file(factors, 16))
     (folder / "encoder.litertlm").write_bytes(embedding_bundle(model=text_encoder((32, 64))))
     (folder / "sees.litertlm").write_bytes(vision_bundle(capacity=256))
     (folder / "hears.litertlm").write_bytes(sound_bundle(capacity=256))

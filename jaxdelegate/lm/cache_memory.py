@@ -34,6 +34,16 @@ def resized(
     return [target.put(_fitting(np, viewed(array), shape)) for array, shape in pairs]
 
 
+def with_row(runtime: Runtime, array: Any, number: int, row: np.ndarray) -> Any:
+    """A copy of an array with another row."""
+    if is_on_device(runtime):
+        with as_programs(runtime.device):
+            return _jitted(_with_row)((number,), array, row)
+    copy = np.array(viewed(array))
+    copy[number] = row
+    return runtime.put(copy)
+
+
 def fetched(runtime: Runtime, array: Any) -> np.ndarray:
     """A result as an array of numpy; a device copies it right behind the program."""
     if is_on_device(runtime):
@@ -48,7 +58,7 @@ def is_on_device(runtime: Runtime) -> bool:
 
 
 @functools.cache
-def _jitted(function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     import jax  # noqa: PLC0415 (only other devices than the CPU need it)
 
     return jax.jit(function, static_argnums=0)
@@ -64,6 +74,10 @@ def _resized(shapes: Sequence[Shape], arrays: Sequence[Any]) -> list[Any]:
     import jax.numpy as jnp  # noqa: PLC0415 (as above)
 
     return [_fitting(jnp, array, shape) for array, shape in zip(arrays, shapes, strict=True)]
+
+
+def _with_row(place: tuple[int], array: Any, row: Any) -> Any:
+    return array.at[place].set(row)
 
 
 def _fitting(numpy: Any, array: Any, shape: Shape) -> Any:

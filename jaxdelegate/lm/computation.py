@@ -143,11 +143,13 @@ class _Traced:
 
     def run(self, params: Any, *arrays: Any) -> tuple[Any, ...]:
         """The new caches, then the other results as one array."""
-        names = [*self._graph.carried]
-        *caches, flat = arrays
+        *ours, flat = arrays
         values = unpacked(flat, host_inputs(self._graph, self._spec, self._one))
-        new, *others = self._run(params, dict(zip(names, caches, strict=True)), *values)
-        return (*(new[name] for name in names), *([packed(jnp, others)] if others else ()))
+        # Adapters go where caches go, and are not returned. A copy has none.
+        both = zip([*self._graph.carried, *self._graph.adapters], ours, strict=False)
+        new, *others = self._run(params, dict(both), *values)
+        carried = (new[name] for name in self._graph.carried)
+        return (*carried, *([packed(jnp, others)] if others else ()))
 
     # ---- of one sequence
 
@@ -180,6 +182,7 @@ class _Traced:
                 found = jnp.where(tokens[:, None] < 0, soft[0].astype(rows.dtype), rows)
             inputs[name] = found.reshape(step.inputs[name].shape)
         inputs |= self._placed(step.places, step.inputs, start, count)
+        inputs |= {name: caches[name] for name in step.adapters}
         outputs = self._applies[""](params[""], inputs)
         carried = {n: downcast(outputs.pop(n), graph.dtype(n)) for n in step.states}
         return {**caches, **carried}, outputs

@@ -118,36 +118,49 @@ def with_activations(options: Mapping[str, Any], kind: ActivationDataType | None
 
 @dataclasses.dataclass(frozen=True)
 class LoraRankConfig:
-    """The ranks of LoRA weights, which are not supported; None or 0: without LoRA.
+    """The ranks of the LoRA adapters of an engine; None or 0: without LoRA.
 
     Attributes:
         lora_rank: of those for text.
-        audio_lora_rank: of those for sound.
+        audio_lora_rank: of those for sound, which are not supported.
     """
 
     lora_rank: int | None = None
     audio_lora_rank: int | None = None
 
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self.lora_rank or self.audio_lora_rank)
+    @property
+    def rank(self) -> int:
+        """That of adapters for text; 0: none. An OptionError: it is negative, or sound's is set."""
+        if self.audio_lora_rank:
+            raise OptionError(
+                f"audio_lora_rank: sound is not supported, got {self.audio_lora_rank}; leave it out"
+            )
+        if (self.lora_rank or 0) < 0:
+            raise OptionError(f"lora_rank: expected at least 0, got {self.lora_rank}")
+        return self.lora_rank or 0
 
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Files of LoRA weights, which are not supported; None: without LoRA.
+    """The files of a LoRA adapter; None: without LoRA.
 
     Attributes:
-        lora_path: of those for text.
-        audio_lora_path: of those for sound.
+        lora_path: of its weights for text.
+        audio_lora_path: of those for sound, which are not supported.
     """
 
     lora_path: str | None = None
     audio_lora_path: str | None = None
 
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self.lora_path or self.audio_lora_path)
+    @property
+    def path(self) -> str | None:
+        """That of weights for text; None: none. An OptionError: there are weights for sound."""
+        if self.audio_lora_path:
+            raise OptionError(
+                f"audio_lora_path: sound is not supported, got {self.audio_lora_path!r}; leave it "
+                "out"
+            )
+        return self.lora_path or None
 
 
 @dataclasses.dataclass(frozen=True)

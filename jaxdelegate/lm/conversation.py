@@ -17,6 +17,7 @@ from jaxdelegate.lm.channels import ChannelReader, Found
 from jaxdelegate.lm.completions import BenchmarkInfo, Timing
 from jaxdelegate.lm.configs import (
     ConstrainedDecodingConfig,
+    LoraConfig,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     ResponseFormat,
@@ -62,6 +63,7 @@ class Settings:
     tool_event_handler: ToolEventHandler | None = None
     automatic_tool_calling: bool = True
     constrained_decoding_config: ConstrainedDecodingConfig | None = None
+    lora_config: LoraConfig | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Conversation(AbstractConversation):
             extra_context=settings.extra_context,
             thinking_config=settings.thinking,
             sampler_config=settings.sampler,
+            lora_config=settings.lora_config,
             max_output_tokens=settings.max_output_tokens,
             chat_template=settings.chat_template,
         )

@@ -13,6 +13,7 @@ from jaxdelegate.bundles.bundle import Bundle, open_bundle
 from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.adapters import Adapter, read_adapter
 from jaxdelegate.lm.audio.sound_encoder import SoundEncoder
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import Completion
@@ -21,6 +22,8 @@ from jaxdelegate.lm.configs import (
     ActivationDataType,
     Backend,
     ConstrainedDecodingConfig,
+    LoraConfig,
+    LoraRankConfig,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
     SamplerConfig,
@@ -53,6 +56,7 @@ from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
 
 _PART = "prefill_decode"
+_MOST_ADAPTERS = 64  # that were read last, and stay in memory
 
 
 class Engine(AbstractEngine):
@@ -87,6 +91,7 @@ class Engine(AbstractEngine):
         options: Mapping[str, Any] | None = None,
         enable_speculative_decoding: bool | None = None,
         activation_data_type: ActivationDataType | None = None,
+        lora_rank_config: LoraRankConfig | None = None,
         batch_invariant: bool = False,
         **unsupported: Any,
     ) -> None:
@@ -110,6 +115,8 @@ class Engine(AbstractEngine):
             enable_speculative_decoding: whether the bundle's drafter proposes tokens, several of
                 which the model checks at once; only rounding can change answers. None: no.
             activation_data_type: FLOAT16 is the option `compute_dtype="float16"`; None: float32.
+            lora_rank_config: of the LoRA adapters that prompts may be computed with, a rank that
+                the bundle's model takes. None: with none, unless all of its signatures take them.
             batch_invariant: whether answers of `generate`, and their log probabilities, are bit for
                 bit those of each prompt alone: see [equal answers](../lm.md#equal-answers).
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
@@ -151,7 +158,9 @@ class Engine(AbstractEngine):
             cache_dir,
             attention=self._attention(),
             soft_size=self.contents.size,
+            lora_rank=0 if lora_rank_config is None else lora_rank_config.rank,
         )
+        self._adapters = functools.lru_cache(_MOST_ADAPTERS)(self._read_adapter)
         super().__init__(
             model_path=self.bundle.path,
             backend=given or BACKENDS[self.platform](),
@@ -162,6 +171,7 @@ class Engine(AbstractEngine):
             audio_backend=hears,
             enable_speculative_decoding=enable_speculative_decoding,
             activation_data_type=activation_data_type,
+            lora_rank_config=lora_rank_config,
             **{name: value for name, value in unsupported.items() if name != "enable_benchmark"},
         )
         self._has_drafts(None)  # an OptionError if it cannot
@@ -252,6 +262,7 @@ class Engine(AbstractEngine):
         apply_prompt_template: bool = True,
         sampler_config: SamplerConfig | None = None,
         max_output_tokens: int | None = None,
+        lora_config: LoraConfig | None = None,
         enable_speculative_decoding: bool | None = None,
         **unsupported: Any,
     ) -> Session:
@@ -262,16 +273,19 @@ class Engine(AbstractEngine):
                 the user's and the model's turns, if it has no Jinja template.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
             max_output_tokens: of an answer; None: as many as `max_num_tokens` leaves.
+            lora_config: the LoRA adapter of the session; None: none.
             enable_speculative_decoding: as in `Engine`; None: as the engine.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Raises:
-            OptionError: an argument is not supported, or the bundle has no drafter.
+            ModelError: the adapter's file is damaged, or not one for the model.
+            OptionError: an argument is not supported, the bundle has no drafter, or the engine was
+                opened without `lora_rank_config`.
         """
         refuse("create_session", unsupported)
         return Session(
             self.text,
-            self.new_runner(1, drafts=enable_speculative_decoding),
+            self._new_runner_with(lora_config, drafts=enable_speculative_decoding),
             self.text.sampling_params(sampler_config),
             max_output_tokens,
             has_affixes=apply_prompt_template,
@@ -294,6 +308,7 @@ class Engine(AbstractEngine):
         constrained_decoding_config: ConstrainedDecodingConfig | None = None,
         filter_channel_content_from_kv_cache: bool | None = None,
         text_contents: bool | None = None,
+        lora_config: LoraConfig | None = None,
         enable_speculative_decoding: bool | None = None,
         **unsupported: Any,
     ) -> Conversation:
@@ -319,16 +334,18 @@ class Engine(AbstractEngine):
             text_contents: whether the template gets a message's content as a text; False: as a list
                 of `{"type": "text", "text": ...}`, as in LiteRT-LM 0.18. None: as a list, unless
                 the template fails on lists or leaves them out.
+            lora_config: the LoRA adapter of the conversation; None: none.
             enable_speculative_decoding: as in `Engine`; None: as the engine.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Raises:
-            ModelError: the template is damaged.
-            OptionError: an argument is not supported, minijinja is not installed, or the bundle
-                has no drafter.
+            ModelError: the template or the adapter's file is damaged, or that is not one for the
+                model.
+            OptionError: an argument is not supported, minijinja is not installed, the bundle has no
+                drafter, or the engine was opened without `lora_rank_config`.
         """
         refuse("create_conversation", unsupported)
-        runner = self.new_runner(1, drafts=enable_speculative_decoding)
+        runner = self._new_runner_with(lora_config, drafts=enable_speculative_decoding)
         first = [{"role": "system", "content": system_message}] if system_message else []
         settings = Settings(
             messages=[*first, *(messages or ())],
@@ -342,6 +359,7 @@ class Engine(AbstractEngine):
             tool_event_handler=tool_event_handler,
             automatic_tool_calling=automatic_tool_calling,
             constrained_decoding_config=constrained_decoding_config,
+            lora_config=lora_config,
         )
         renderer = self.text.renderer(chat_template, text_contents)
         return Conversation(
@@ -364,6 +382,7 @@ class Engine(AbstractEngine):
         no_repeat_ngram_config: NoRepeatNgramConfig | None = None,
         suppress_tokens_config: SuppressTokensConfig | None = None,
         log_probabilities: bool = False,
+        lora_config: LoraConfig | Sequence[LoraConfig | None] | None = None,
     ) -> list[Completion]:
         """Continue many prompts, `max_batch` at a time; an answer depends on its prompt only.
 
@@ -377,12 +396,16 @@ class Engine(AbstractEngine):
             no_repeat_ngram_config: forbids repeated n-grams.
             suppress_tokens_config: forbids tokens.
             log_probabilities: whether completions have them.
+            lora_config: the LoRA adapter of all prompts, or of each one; None: none.
 
         Returns:
             A Completion for each prompt, in their order.
 
         Raises:
             GenerationError: a prompt is empty, too long, or has an unknown token.
+            ModelError: an adapter's file is damaged, or not one for the model.
+            OptionError: there are not as many adapters as prompts, or the engine was opened without
+                `lora_rank_config`.
         """
         if isinstance(prompts, str):
             raise TypeError("generate: expected a list of prompts, got a str: pass [prompt]")
@@ -396,7 +419,14 @@ class Engine(AbstractEngine):
         ids = [self.text.prompt_ids(prompt) for prompt in prompts]
         if not ids:
             return []
-        requests = [Request(i, limit, params, log_probabilities) for i in ids]
+        each = [lora_config] * len(ids) if isinstance(lora_config, LoraConfig) else lora_config
+        if each is not None and len(each) != len(ids):
+            raise OptionError(f"lora_config: expected {len(ids)}, one a prompt, got {len(each)}")
+        adapters = [self.adapter(config) for config in each or [None] * len(ids)]
+        requests = [
+            Request(i, limit, params, log_probabilities, adapter=adapter)
+            for i, adapter in zip(ids, adapters, strict=True)
+        ]
         return generate(self.text, self.new_runner(self._slots_for(len(ids))), requests)
 
     def hidden_states(self, prompts: Sequence[str | Sequence[int]]) -> np.ndarray:
@@ -431,6 +461,34 @@ class Engine(AbstractEngine):
     def prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
         """The tokens of a prompt; of a text with the start token."""
         return self.text.prompt_ids(prompt)
+
+    def adapter(self, lora_config: LoraConfig | None) -> Adapter | None:
+        """A LoRA adapter, read once; None: the configuration names none.
+
+        Raises:
+            ModelError: its file is damaged, or not one for the model.
+            OptionError: the engine was opened without `lora_rank_config`.
+        """
+        path = None if lora_config is None else lora_config.path
+        if path is None:
+            return None
+        if not self.graph.adapters:
+            raise OptionError(
+                f"lora_config: the engine was opened without LoRA, got {path!r}; pass "
+                "lora_rank_config=LoraRankConfig(lora_rank=...) to Engine"
+            )
+        return self._adapters(path, _stamp(path))
+
+    def _read_adapter(self, path: str, _stamp: object) -> Adapter:
+        return read_adapter(path, self.graph.adapters)
+
+    def _new_runner_with(
+        self, lora_config: LoraConfig | None, *, drafts: bool | None
+    ) -> ModelRunner:
+        """A runner of one slot, which has an adapter."""
+        runner = self.new_runner(1, drafts=drafts)
+        runner.adapters.set(0, self.adapter(lora_config))
+        return runner
 
     def new_runner(
         self, slots: int, *, has_stops: bool = True, drafts: bool | None = None
@@ -488,3 +546,12 @@ class Engine(AbstractEngine):
 
     def __repr__(self) -> str:
         return f"<Engine {self.model_path!r}, {self.max_num_tokens} tokens>"
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    """What changes when a file is written; None: there is no such file."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_size, state.st_mtime_ns

@@ -62,6 +62,7 @@ class Step:
         places: the names of those that say where tokens are.
         states: the names of caches, which are inputs and outputs.
         has_logits: whether it returns logits; if not, it fills caches only.
+        adapters: the names of inputs that are factors of LoRA adapters.
     """
 
     key: str
@@ -72,6 +73,7 @@ class Step:
     places: Places
     states: tuple[str, ...]
     has_logits: bool
+    adapters: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +124,7 @@ class LanguageGraph:
         hidden_size: elements of the hidden state of a token; 0: the model has none to return.
         cache_dtype: in which programs have float32 caches; None: in float32.
         soft_size: elements of the embedding of a soft token; 0: prompts have no soft tokens.
+        adapters: the factors of the LoRA adapter of one sequence, by name; empty: it has none.
     """
 
     prefill: tuple[Step, ...]
@@ -138,6 +141,7 @@ class LanguageGraph:
     hidden_size: int = 0
     cache_dtype: np.dtype | None = None
     soft_size: int = 0
+    adapters: Mapping[str, TensorInfo] = dataclasses.field(default_factory=dict)
 
     def check(self, ids: Sequence[int], *, has_answer: bool = False) -> None:
         """Raise a GenerationError if these tokens are not a sequence for the model.

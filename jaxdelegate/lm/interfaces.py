@@ -76,7 +76,7 @@ class AbstractEngine(_Context, abc.ABC):
         vision_backend: where images are encoded; None: messages have none.
         audio_backend: where sounds are encoded; None: messages have none.
         enable_speculative_decoding: whether the bundle's drafter proposes tokens.
-        lora_rank_config: without effect.
+        lora_rank_config: of the LoRA adapters that prompts may be computed with; None: with none.
         activation_data_type: in which floats it computes.
         use_ringbuffers_local_attention: without effect.
         enable_ynnpack: without effect.
@@ -155,7 +155,7 @@ class AbstractConversation(_Context, abc.ABC):
         extra_context: the variables that the template gets.
         thinking_config: whether the template asks the model to think, and how long it may.
         sampler_config: how tokens are chosen; None: as the bundle says.
-        lora_config: without effect.
+        lora_config: the LoRA adapter that it is computed with; None: none.
         max_output_tokens: of an answer; None: as many as `Engine.max_num_tokens` leaves.
         chat_template: in Jinja; None: the bundle's.
     """

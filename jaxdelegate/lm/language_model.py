@@ -64,6 +64,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         cache_dir: str | None,
         attention: Attention = Attention(),  # noqa: B008 (immutable)
         soft_size: int = 0,
+        lora_rank: int = 0,
     ) -> None:
         """Read the model; nothing is compiled yet.
 
@@ -76,6 +77,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             cache_dir: see `Engine`.
             attention: what the bundle declares.
             soft_size: see `LanguageGraph`.
+            lora_rank: see `language_graph`.
 
         Raises:
             ModelError: it is not a model that generates text, or takes no such embeddings.
@@ -84,7 +86,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         models = open_models(source, others, options, cache_dir)
         signatures = models.signatures
         own = signatures.pop("")
-        graph = language_graph(own, name, most_tokens, signatures, attention)
+        graph = language_graph(own, name, most_tokens, signatures, attention, lora_rank)
         decode = models.files[""].records[graph.decode.key]
         self.graph = dataclasses.replace(
             graph,
@@ -104,6 +106,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
                 "attention": dataclasses.asdict(attention),
                 "has drafter": drafter is not None,
                 **({"soft size": soft_size} if soft_size else {}),
+                **({"LoRA rank": lora_rank} if lora_rank else {}),
                 "loops": loops.form_on(models.compiler.target.runtime.device),
             },
         )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.adapters import SlotAdapters
 from jaxdelegate.lm.cache_memory import fetched
 from jaxdelegate.lm.graph import Drafter, LanguageGraph
 from jaxdelegate.lm.kv_cache import KVCache
@@ -91,6 +92,7 @@ class ModelRunner:
 
     Attributes:
         cache: the entries of all slots.
+        adapters: which the sequences are computed with.
         specs: the programs that it may run.
         least_length: of the caches that the next program takes.
     """
@@ -128,6 +130,7 @@ class ModelRunner:
         )
         plan = self.specs.plan if is_invariant else None
         self.cache = KVCache(model.graph, slots, model.runtime, plan)
+        self.adapters = SlotAdapters(model.graph.adapters, slots)
         self.least_length = 0
         self._slots = [_Slot() for _ in range(slots)]
         self._stacked: tuple[Variant, list[Request], SamplingArrays] | None = None
@@ -494,7 +497,8 @@ class ModelRunner:
         flat = packed(np, values)
 
         def arguments(runtime: Runtime) -> list[Any]:
-            return [*self.cache.on(runtime, spec.length), flat]
+            adapters = [] if spec.kind == "copy" else self.adapters.on(runtime)
+            return [*self.cache.on(runtime, spec.length), *adapters, flat]
 
         found, runtime = self._model.run(spec, arguments)
         count = len(self.graph.carried)

@@ -1,8 +1,9 @@
 """What the programs of a language model do, and the arrays that they take and return.
 
 All have sequences in slots, with a leading axis of arrays. A program takes weights, the caches in
-the order of `LanguageGraph.carried`, then the host's arrays as one (`packed`); it returns the
-caches, then what the host reads, as one too. Each array costs a GPU a copy of its own.
+the order of `LanguageGraph.carried`, the factors of LoRA adapters in that of `adapters` there, then
+the host's arrays as one (`packed`); it returns the caches, then what the host reads, as one too.
+Each array costs a GPU a copy of its own.
 """
 
 import dataclasses
@@ -269,10 +270,18 @@ def cache_arrays(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
     return [((*ahead, *graph.shape(name, length)), graph.dtype(name)) for name in graph.carried]
 
 
+def adapter_arrays(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
+    """The factors of the adapters of all slots; one slot has no such axis."""
+    ahead = (spec.slots,) if spec.slots > 1 else ()
+    factors = () if spec.kind == "copy" else graph.adapters.values()
+    return [((*ahead, *info.shape), info.dtype) for info in factors]
+
+
 def arguments(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array]:
     """The arrays that a program takes after its weights, in order."""
     return [
         *cache_arrays(graph, spec.slots, spec.length),
+        *adapter_arrays(graph, spec),
         _packed_array(host_inputs(graph, spec, step)),
     ]
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Hashable, Sequence
 
+from jaxdelegate.lm.adapters import Adapter
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant
 from jaxdelegate.lm.stops import StopSequences
@@ -28,6 +29,8 @@ class Request:
             could learn the prompts of others, by the count of tokens or by the time.
         stops: where the answer ends; None: as the bundle declares. Programs stop at the bundle's
             tokens even so: `params` must keep them away where the answer does not end there.
+        adapter: whose factors the prompt and the answer are computed with; None: the model alone.
+            Only requests of the same one reuse each other's cache entries.
         thinking: ends reasoning that gets too long; not with a constraint. None: nothing does.
     """
 
@@ -42,6 +45,7 @@ class Request:
     top: int = 0
     prompt_top: int | None = None
     thinking: ThinkingBudget | None = None
+    adapter: Adapter | None = None
 
     @property
     def most_steps(self) -> int | None:

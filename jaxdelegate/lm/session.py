@@ -51,7 +51,14 @@ class Answer:
         """
         scheduler, ids = Scheduler(self._runner, self._text.stops), list(self._runner.ids(0))
         active = scheduler.join(
-            Request(ids, limit, params, constraint=constraint, thinking=thinking)
+            Request(
+                ids,
+                limit,
+                params,
+                constraint=constraint,
+                thinking=thinking,
+                adapter=self._runner.adapters.of(0),
+            )
         )
         stream, sent = TextStream(self._text.tokenizer, ids), 0
         try:

@@ -1,6 +1,6 @@
 """What the prompt of a slot can take from other slots: cache entries that they have, or soon will.
 
-Only slots of the same owner share: see `Request.owner`.
+Only slots of the same owner and adapter share: see `Request.owner`.
 """
 
 import functools
@@ -71,6 +71,7 @@ class SharedPrefixes:
         if not self._is_owned(slot, request):
             self._runner.clear(slot)
             self._scored[slot] = (), ()
+        self._runner.adapters.set(slot, request.adapter)
         self._requests[slot] = request
         self._sources.pop(slot, None)
         return slot, had[slot]
@@ -88,7 +89,8 @@ class SharedPrefixes:
 
     def _is_owned(self, slot: int, request: Request) -> bool:
         last = self._requests[slot]  # None: the runner had its entries before
-        return (None if last is None else last.owner) == request.owner
+        is_same = self._runner.adapters.of(slot) is request.adapter
+        return is_same and (None if last is None else last.owner) == request.owner
 
     def end(self, slot: int) -> None:
         """The request of a slot has ended: if it was not prefilled, others wait for it in vain."""

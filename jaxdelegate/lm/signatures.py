@@ -12,8 +12,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from jaxdelegate.errors import ModelError
+from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.function.records import Signature, TensorInfo
+from jaxdelegate.lm.adapters import is_adapter_input, rank_of
 from jaxdelegate.lm.graph import (
     ACTIVATIONS,
     DRAFTER,
@@ -30,7 +31,7 @@ from jaxdelegate.lm.graph import (
 from jaxdelegate.lm.places import MASK_TYPES, POSITIONS, Attention, Places, first, why_unknown
 from jaxdelegate.text import printable
 
-_KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?")
+_KEY = re.compile(r"(prefill|decode)(?:_(\d+))?(?:_cache_(\d+))?(?:_lora_r(\d+))?")
 _VERIFY = "verify"
 
 
@@ -40,6 +41,7 @@ def language_graph(
     most_tokens: int | None = None,
     others: Mapping[str, Mapping[str, Signature]] = types.MappingProxyType({}),
     attention: Attention = Attention(),  # noqa: B008 (immutable)
+    lora_rank: int = 0,
 ) -> LanguageGraph:
     """Find the steps among a model's signatures.
 
@@ -50,12 +52,15 @@ def language_graph(
             chosen; None: those of the longest caches, and what they hold.
         others: the signatures of the bundle's other models, by part.
         attention: what the bundle declares.
+        lora_rank: of the LoRA adapters that sequences may have; 0: none, or those of all
+            signatures.
 
     Raises:
         ModelError: a signature is missing, or has an input that the engine cannot provide.
+        OptionError: the model takes no adapters of this rank.
     """
     reader = _Reader(signatures, source, others)
-    keys = reader.keys(most_tokens)
+    keys = reader.keys(most_tokens, lora_rank)
     steps = {key: reader.step(key) for key in keys}
     decode = [step for key, step in steps.items() if key.startswith("decode")]
     prefill = sorted((s for s in steps.values() if s not in decode), key=lambda s: s.length)
@@ -65,6 +70,7 @@ def language_graph(
     (step,) = decode
     capacity = reader.capacity(step)
     reader.check_window(step, capacity, attention.window)
+    reader.check_adapters(step, prefill)
     drafter, why = reader.drafter_or_why(step)
     return LanguageGraph(
         prefill=tuple(prefill),
@@ -78,6 +84,7 @@ def language_graph(
         attention=attention,
         drafter=drafter,
         why_no_drafter=why,
+        adapters={name: step.inputs[name] for name in step.adapters},
     )
 
 
@@ -114,20 +121,38 @@ class _Reader:
     ) -> None:
         self._signatures, self._source, self._others = signatures, source, others
 
-    def keys(self, most_tokens: int | None) -> list[str]:
+    def keys(self, most_tokens: int | None, lora_rank: int) -> list[str]:
         """The keys for one length of caches: the shortest that is long enough, or the longest."""
-        found = {key: m for key in self._signatures if (m := _KEY.fullmatch(key)) is not None}
+        matches = {key: m for key in self._signatures if (m := _KEY.fullmatch(key)) is not None}
+        suffix = self._suffix(lora_rank, {int(m[4]) for m in matches.values() if m[4]})
+        found = {key: m for key, m in matches.items() if int(m[4] or 0) == suffix}
         lengths = sorted({int(m[3] or 0) for m in found.values()})
         fitting = [n for n in lengths if most_tokens is not None and n >= most_tokens]
         chosen = min(fitting) if fitting else max(lengths, default=0)
         return [key for key, m in found.items() if int(m[3] or 0) == chosen]
+
+    def _suffix(self, lora_rank: int, ranks: Collection[int]) -> int:
+        """The rank in the names of the signatures; 0: those without one."""
+        if lora_rank in (0, *ranks):
+            return lora_rank
+        own = {n: i for s in self._signatures.values() for n, i in s.inputs.items()}
+        own_rank = 0 if ranks else rank_of({n: i for n, i in own.items() if is_adapter_input(n)})
+        if lora_rank != own_rank:
+            known = ", ".join(map(str, sorted(ranks))) or own_rank
+            raise OptionError(
+                f"lora_rank: {printable(self._source)} takes "
+                + (f"LoRA adapters of the rank {known}" if known else "no LoRA adapters")
+                + f", got {lora_rank}"
+            )
+        return 0
 
     def step(self, key: str) -> Step:
         inputs, outputs = self._signatures[key].inputs, self._signatures[key].outputs
         embeddings = tuple(name for name in EMBEDDERS if name in inputs)
         tokens = None if "embeddings" in embeddings else first(TOKENS, inputs)
         places, states = Places.among(inputs), tuple(name for name in inputs if name in outputs)
-        self._check(key, inputs, places, {tokens, *embeddings, *states})
+        adapters = tuple(name for name in inputs if is_adapter_input(name))
+        self._check(key, inputs, places, {tokens, *embeddings, *states, *adapters})
         if places.positions is None or (tokens is None and "embeddings" not in embeddings):
             missing = "input_pos" if places.positions is None else "tokens"
             self.fail(
@@ -143,6 +168,7 @@ class _Reader:
             places=places,
             states=states,
             has_logits=LOGITS in outputs,
+            adapters=adapters,
         )
 
     def _check(
@@ -212,6 +238,8 @@ class _Reader:
         """Whether rejected tokens can be taken back from the caches."""
         if recurrent := [name for name in decode.states if not is_cache(name)]:
             self.fail(f"a drafter cannot take tokens back from the states {', '.join(recurrent)}")
+        if verify.adapters != decode.adapters:
+            self.fail(f"signature {verify.key!r} takes no LoRA adapters, so a drafter has none")
         for name in decode.states:
             self._check_cache(verify.key, name, verify.inputs, decode)
         local, capacity = verify.places.local_mask, self.capacity(decode)
@@ -254,6 +282,17 @@ class _Reader:
                 f"{name!r} has {places} places: expected a sliding_window_size of 1 to {places} in "
                 f"the bundle's ExecutorMetadata, got {window}"
             )
+
+    def check_adapters(self, decode: Step, others: Iterable[Step]) -> None:
+        """Whether all steps take the factors that the decode step takes."""
+        for step in others:
+            for name in step.adapters:
+                got, wanted = step.inputs[name], decode.inputs.get(name)
+                if wanted is None or (got.shape, got.dtype) != (wanted.shape, wanted.dtype):
+                    self.fail(
+                        f"signature {step.key!r} takes {got}: expected {decode.key!r} to take the "
+                        f"same, got {wanted or 'no such input'}"
+                    )
 
     def fail(self, problem: str) -> NoReturn:
         raise ModelError(f"{printable(self._source)}: {printable(problem)}")

@@ -10,8 +10,6 @@ _NAMES = frozenset(
         "vision_tokens_per_image",
         "vision_backend",
         "audio_backend",
-        "lora_rank_config",
-        "lora_config",
     )
 )
 # How LiteRT-LM computes.

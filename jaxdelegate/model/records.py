@@ -35,6 +35,7 @@ from jaxdelegate.quant.params import Quantization
 from jaxdelegate.text import printable
 
 _IDENTIFIER = b"TFL3"
+LORA_RANK = "lora_rank"  # metadata of adapters: the number is in the place of a buffer's index
 _VERSION = 3
 _STRIPPED_BYTES = 1 << 26  # limit of zeros that replace missing data: small files could need much
 _LOGGER = logging.getLogger("jaxdelegate")
@@ -236,6 +237,8 @@ class _Reader:
         )
 
     def _metadata(self, table: Table) -> tuple[str, memoryview]:
+        if table.string("name") == LORA_RANK:
+            return LORA_RANK, memoryview(table.scalar("buffer", UINT32).to_bytes(4, "little"))
         stored = self._buffers.stored(table, "buffer")
         return table.string("name") or "", memoryview(b"") if stored is None else stored.data
 

@@ -174,17 +174,31 @@ def open_service(
             texts.append(EmbeddingModel(path, name, settings, metrics.recorder(name, "1")))
         else:
             tensors += open_model(path, name, settings, metrics.recorder(name, "1"))
+    if settings.lora:
+        texts += _adapted(texts, settings.lora)
     return Service(tensors, limits, metrics.text, language_models=texts)
 
 
-def parse_models(text: str) -> dict[str, str]:
+def _adapted(texts: Sequence[Any], lora: Iterable[str]) -> "list[TextModel]":
+    from jaxdelegate.serve.openai.language_model import (  # noqa: PLC0415 (slow)
+        AdaptedModel,
+        LanguageModel,
+    )
+
+    bases = [model for model in texts if isinstance(model, LanguageModel)]
+    if len(bases) != 1:
+        raise OptionError(f"lora: expected one language model for adapters, got {len(bases)}")
+    return [AdaptedModel(bases[0], name) for name in lora]
+
+
+def parse_models(text: str, option: str = "models") -> dict[str, str]:
     """Names and files of `name=path,name=path`."""
     models: dict[str, str] = {}
     for part in text.split(","):
         name, equals, path = part.strip().partition("=")
         if not (name and equals and path):
-            raise OptionError(f"models: expected name=path,name=path, got {part!r}")
+            raise OptionError(f"{option}: expected name=path,name=path, got {part!r}")
         if name in models:
-            raise OptionError(f"models: duplicate model name {name!r}")
+            raise OptionError(f"{option}: duplicate model name {name!r}")
         models[name] = path
     return models

@@ -34,6 +34,8 @@ class ServeSettings:
             if one has none.
         batch_invariant: whether answers of language models are the same, bit for bit, whatever
             other requests there are and what caches have of prompts.
+        lora: files of LoRA adapters, by the names of models that clients use. They are of the same
+            rank, and for the only language model.
         warm: kinds of requests to language models, of WARM_KINDS, whose programs are compiled in
             the background as soon as a model is ready. Those of others are compiled when needed.
         session_count: how many sequences of a model with states may be open at once.
@@ -55,6 +57,7 @@ class ServeSettings:
     share_prefixes: bool = False
     speculative_decoding: bool = False
     batch_invariant: bool = False
+    lora: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warm: Collection[str] = WARM_KINDS
     session_count: int = 4096
     sessions_per_client: int = 1024

@@ -81,6 +81,10 @@ FLAGS = (
         "Whether the answers of language models depend on no other request, not even by rounding.",
     ),
     Flag(
+        "lora", str, "",
+        "LoRA adapters of the language model, each a model for clients: name=path,name=path.",
+    ),
+    Flag(
         "warm", str, "all",
         "Kinds of requests to language models whose programs are compiled in the background once a "
         f"model is ready: all, none, or some of {','.join(WARM_KINDS)}.",
@@ -129,7 +133,7 @@ FLAGS = (
 )  # fmt: skip
 # Settings that have the name of their flag.
 _SAME_NAMES = {flag.name for flag in FLAGS} & {f.name for f in dataclasses.fields(ServeSettings)}
-_SAME_NAMES -= {"speculative_decoding", "warm"}
+_SAME_NAMES -= {"speculative_decoding", "lora", "warm"}
 
 
 def run(values: flags.FlagValues) -> int:
@@ -138,6 +142,7 @@ def run(values: flags.FlagValues) -> int:
     settings = ServeSettings(
         **{name: getattr(values, name) for name in _SAME_NAMES},
         speculative_decoding=values.speculative_decoding == "true",
+        lora=parse_models(values.lora, "lora") if values.lora else {},
         warm=_warm(values.warm),
         timeout_s=values.request_timeout_s,
         delegate_options=delegate_flags.given_options(values),

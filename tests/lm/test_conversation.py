@@ -13,6 +13,7 @@ from jaxdelegate.lm import (
     Contents,
     Conversation,
     Engine,
+    LoraConfig,
     Message,
     NoRepeatNgramConfig,
     RepetitionPenaltyConfig,
@@ -264,8 +265,8 @@ def test_mistakes_are_named(talk: Any) -> None:
         conversation.send_message("a")
     with pytest.raises(RuntimeError, match="the conversation is closed"):
         _ = conversation.token_count
-    with pytest.raises(OptionError, match="create_conversation: lora_config is not supported"):
-        talk(lora_config=object())
+    with pytest.raises(OptionError, match="lora_config: the engine was opened without LoRA"):
+        talk(lora_config=LoraConfig("adapter.tflite"))
     with pytest.raises(TypeError, match="unexpected keyword argument 'tool'"):
         talk(tool=None)
     with pytest.raises(OptionError, match="create_conversation: the engine takes no sounds"):

@@ -310,7 +310,7 @@ def test_wrong_use(path: Path, engine: lm.Engine) -> None:
         (lambda: lm.Engine(path, max_num_tokens=0), OptionError, "max_num_tokens: .* at least 1"),
         (lambda: lm.Engine(path, vision_backend=lm.Backend.CPU()), OptionError, "vision_backend"),
         (lambda: lm.Engine(path, visoin=1), TypeError, "visoin"),
-        (lambda: engine.create_session(lora_config=3), OptionError, "lora_config"),
+        (lambda: engine.create_session(vision_backend=3), OptionError, "vision_backend"),
     ):
         with pytest.raises(kind, match=said):
             call()
@@ -367,8 +367,6 @@ def test_arguments_and_attributes_of_litert_lm(path: Path) -> None:
             assert talk.automatic_tool_calling
     with lm.Engine(path, cpu, 64, 2) as engine:
         assert engine.max_num_images == 2
-    with pytest.raises(OptionError, match=r"lora_rank_config is not supported, got LoraRankConfig"):
-        lm.Engine(path, lora_rank_config=lm.LoraRankConfig(lora_rank=4))
 
 
 def test_the_type_of_activations_is_the_compute_dtype(path: Path) -> None:
@@ -378,7 +376,7 @@ def test_the_type_of_activations_is_the_compute_dtype(path: Path) -> None:
         lora_rank_config=lm.LoraRankConfig(lora_rank=0), options={"compute_dtype": "float32"},
     ) as engine:  # fmt: skip
         assert (engine.activation_data_type, engine.is_reduced) == (kinds.FLOAT32, False)
-        assert not engine.lora_rank_config
+        assert engine.lora_rank_config == lm.LoraRankConfig(lora_rank=0)
     chosen = with_activations({"platform": "gpu"}, kinds.FLOAT16)
     assert chosen == {"platform": "gpu", "compute_dtype": "float16"}
     for wrong in (kinds.INT8, "FLOAT16"):

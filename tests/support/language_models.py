@@ -21,7 +21,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.builder import SubgraphBuilder
+from jaxdelegate.testing.builder import SubgraphBuilder, schema
 from tests.support.bundles import TYPES, Part, compressed, litertlm, model_part
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>")
@@ -46,6 +46,8 @@ def language_model(
     is_recurrent: bool = False,
     verify: int = 0,
     is_gemma4: bool = False,
+    lora_ranks: Sequence[int] = (),
+    lora: int = 0,
 ) -> bytes:
     """A model of one attention layer, with the signatures and names of litert-torch's exports.
 
@@ -59,7 +61,9 @@ def language_model(
     `verify`: a signature of this name processes this number of tokens and returns the logits of all
     of them; it and decode return `activations` [1, N, hidden], too, for `drafter`. `is_gemma4`: it
     has bool masks, int8 caches, and int32 `param_tensor` [1, 1, 1, 7], whose first number is the
-    place of the new entries.
+    place of the new entries. `lora_ranks`: for each there are signatures prefill_N_lora_rR and
+    decode_lora_rR besides, which take the factors of queries and values, too, as litert-torch's
+    exports do. `lora`: all signatures take factors of this rank, by LiteRT-LM's other names.
     """
     builder = ModelBuilder("language model")
     layer = _Layer(
@@ -75,11 +79,52 @@ def language_model(
     )
     lengths = {f"prefill_{n}": n for n in prefill} | {"decode": 1}
     lengths |= {"verify": verify} if verify else {}
-    for number, (key, length) in enumerate(lengths.items()):
+    steps = [(key, n, lora, INLINE) for key, n in lengths.items()]
+    for rank in lora_ranks:
+        steps += [(f"{key}_lora_r{rank}", n, rank, EXPORTED) for key, n in lengths.items()]
+    for number, (key, length, rank, names) in enumerate(steps):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
+        layer.factors = factor_shapes(names, rank, hidden) if rank else {}
         inputs, outputs = layer.built(graph, length, has_logits=not key.startswith("prefill"))
         builder.signature(key, inputs, outputs, number)
     return builder.build()
+
+
+EXPORTED = ("lora_atten_q_{}_prime_weight_0", "lora_atten_v_{}_prime_weight_0"), ("a", "b")
+INLINE = ("query_w_prime_{}_0", "value_w_prime_{}_0"), ("left", "right")
+Names = tuple[tuple[str, str], tuple[str, str]]
+
+
+def factor_shapes(names: Names, rank: int, hidden: int = 16) -> dict[str, tuple[int, int]]:
+    """The factors of an adapter by name: of queries, then of values, a product each."""
+    shapes = (hidden, rank), (rank, hidden)
+    return {
+        product.format(side): shape
+        for product in names[0]
+        for side, shape in zip(names[1], shapes, strict=True)
+    }
+
+
+def adapter_factors(names: Names, rank: int, seed: int) -> dict[str, np.ndarray]:
+    """An adapter of random factors, which changes answers."""
+    rng = np.random.default_rng(seed)
+    shapes = factor_shapes(names, rank)
+    return {name: rng.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def adapter_file(factors: Mapping[str, np.ndarray], rank: int = 0) -> bytes:
+    """A file as litert-torch writes it. `rank`: in its metadata, in place of a buffer's index."""
+    builder = ModelBuilder("lora_params")
+    for name, factor in factors.items():
+        builder.constant(factor, name)
+
+    def edit(model: schema.ModelT) -> None:
+        entry = schema.MetadataT()
+        entry.name, entry.buffer = "lora_rank", rank
+        model.metadata = [entry]
+
+    # LiteRT-LM finds data by its offset in the file.
+    return builder.build(outside=True, edit=edit if rank else None)
 
 
 @functools.cache
@@ -126,6 +171,7 @@ class _Layer:
         self._is_rigid, self._has_embedders = is_rigid, has_embedders
         self._is_recurrent, self._is_gemma4 = is_recurrent, is_gemma4
         self._has_activations = has_activations
+        self.factors: Mapping[str, tuple[int, int]] = {}  # of an adapter, which it takes
         self._vocabulary, self._hidden, self._capacity = vocabulary, hidden, capacity
         rng = np.random.default_rng(seed)
         self._embedding, self._positions = (
@@ -158,6 +204,12 @@ class _Layer:
         queries, keys, values = (
             net.dense(x, w, (1, n, width)) for w in (self._q, self._k, self._v)
         )
+        if self.factors:
+            own = {k: graph.input(s, np.float32, k) for k, s in self.factors.items()}
+            inputs |= own
+            of_queries, of_values = [*own.values()][:2], [*own.values()][2:]
+            queries = net("ADD", [queries, net.product(x, of_queries, n, width)], (1, n, width))
+            values = net("ADD", [values, net.product(x, of_values, n, width)], (1, n, width))
         k, v = self._caches(net, inputs, keys, values, n)
         y = self._attention(net, queries, k, v, inputs["mask"], n)
         outputs = {"kv_cache_k_0": k, "kv_cache_v_0": v}
@@ -312,6 +364,12 @@ class Net:
         options = FullyConnectedOptions(keep_num_dims=True)
         return self("FULLY_CONNECTED", [x, self.graph.constant(weights), None], shape, options)
 
+    def product(self, x: int, factors: Sequence[int], n: int, width: int) -> int:
+        """x @ left @ right, of an adapter."""
+        rank = self.graph._t.tensors[factors[0]].shape[1]
+        y = self("BATCH_MATMUL", [x, factors[0]], (1, n, rank), BatchMatMulOptions())
+        return self("BATCH_MATMUL", [y, factors[1]], (1, n, width), BatchMatMulOptions())
+
     def integers(self, *values: int) -> int:
         return self.graph.constant(np.array(values, np.int32))
 
@@ -424,13 +482,22 @@ def most_likely(
     ids: Sequence[int],
     count: int,
     seen: Callable[[int], Mapping[str, Iterable[int]]] = lambda n: {"mask": range(n + 1)},
+    key: str = "decode",
+    factors: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> list[int]:
     """The most likely tokens by numpy kernels, a token at a time.
 
-    `seen`: by mask, the places that a token at a position sees.
+    Args:
+        model: the file.
+        ids: the tokens so far.
+        count: how many more.
+        seen: by mask, the places that a token at a position sees.
+        key: of the signature.
+        factors: of an adapter.
     """
-    run = jd.Interpreter(model_content=model).get_signature_runner("decode")
+    run = jd.Interpreter(model_content=model).get_signature_runner(key)
     state = {n: np.zeros(d["shape"], d["dtype"]) for n, d in run.get_input_details().items()}
+    state |= factors
     tokens = list(ids)
     for position in range(len(ids) + count - 1):
         state["tokens"][:], state["input_pos"][:] = tokens[position], position

@@ -113,6 +113,7 @@ class _Api:
             "created": model.created,
             "owned_by": "jaxdelegate",
             "status": "ready" if is_ready else "failed" if model.worker.error else "loading",
+            **({} if model.parent is None else {"parent": model.parent}),
             **({"max_model_len": model.max_model_len} if is_ready else {}),
         }
 

@@ -5,16 +5,23 @@ import dataclasses
 import logging
 import os
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.adapters import Adapter, read_rank
 from jaxdelegate.lm.audio.sound_encoder import takes_sounds
 from jaxdelegate.lm.background_compiler import Work
-from jaxdelegate.lm.configs import Backend, RepetitionPenaltyConfig, SamplerConfig
+from jaxdelegate.lm.configs import (
+    Backend,
+    LoraConfig,
+    LoraRankConfig,
+    RepetitionPenaltyConfig,
+    SamplerConfig,
+)
 from jaxdelegate.lm.constraints import Constraint, Grammar
 from jaxdelegate.lm.engine import Engine
 from jaxdelegate.lm.generation import hidden_state_request
@@ -49,14 +56,16 @@ class LanguageModel(TextModel):
     """A language model.
 
     Attributes:
-        renderer: makes a text of messages; only once it is ready, like the next one.
+        renderer: makes a text of messages; only once it is ready, like the next ones.
         token_texts: of tokens that were not chosen.
+        adapters: by the name that clients use.
     """
 
     worker: TextBatcher
     engine: Engine
     renderer: Renderer
     token_texts: TokenTexts
+    adapters: Mapping[str, Adapter | None]
 
     def __init__(
         self,
@@ -68,6 +77,11 @@ class LanguageModel(TextModel):
         """Open nothing yet, so that the process may fork."""
         super().__init__(path, name, settings)
         self.worker = TextBatcher(name, settings, recorder, self._prepare, self._new_scheduler)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """What its prompts are computed with; None: the model alone."""
+        return None
 
     @property
     def max_model_len(self) -> int:
@@ -103,6 +117,7 @@ class LanguageModel(TextModel):
             top=asked.top,
             prompt_top=asked.scored_top,
             thinking=thinking,
+            adapter=self.adapter,
         )
         text = TextStream(self.engine.tokenizer, ids, skips_special=asked.hides_special)
         stream = StoppedStream(text, ends.stops, ends.has_stop)
@@ -163,7 +178,9 @@ class LanguageModel(TextModel):
     async def _embedding(self, tokens: Sequence[int], client: Client) -> np.ndarray:
         """The hidden state of a text's last token."""
         stream = StoppedStream(TextStream(self.engine.tokenizer, tokens), ())
-        request = dataclasses.replace(hidden_state_request(tokens), owner=self.owner(client))
+        request = dataclasses.replace(
+            hidden_state_request(tokens), owner=self.owner(client), adapter=self.adapter
+        )
         turns = client._replace(key=client.key + _EMBEDDINGS)
         job = Job(0, turns, request, stream)
         answers = Answers(self.worker, [job])
@@ -184,9 +201,12 @@ class LanguageModel(TextModel):
             max_num_tokens=settings.max_num_tokens,
             enable_speculative_decoding=settings.speculative_decoding,
             batch_invariant=settings.batch_invariant,
+            lora_rank_config=LoraRankConfig(self._rank()) if settings.lora else None,
             **self._engine_options(),
         )
         close(self.engine.close)
+        configs = {name: LoraConfig(path) for name, path in settings.lora.items()}
+        self.adapters = {name: self.engine.adapter(each) for name, each in configs.items()}
         self._compiler = self.engine.new_background_compiler()
         close(self._compiler.close)
         self.renderer = self.engine.text.renderer().without_lists()
@@ -195,6 +215,14 @@ class LanguageModel(TextModel):
             self._warm_up(self.engine)
         self.worker.memory = self._memory(self.engine)
         self._begin_warming(self.engine)
+
+    def _rank(self) -> int:
+        """The rank of the first adapter, which the others have, too."""
+        path = next(iter(self.settings.lora.values()))
+        rank = read_rank(path)
+        if not rank:
+            raise OptionError(f"lora: expected a LoRA adapter, got {path!r}, which has no factors")
+        return rank
 
     def _opened(self, **options: Any) -> Engine:
         """The engine; it takes images and sounds, encoded where the model runs, if it can."""
@@ -260,3 +288,20 @@ class LanguageModel(TextModel):
 
     def _new_scheduler(self) -> Scheduler:
         return self.engine.new_scheduler(self.settings.max_batch_size, self._compiler)
+
+
+class AdaptedModel(LanguageModel):
+    """A LoRA adapter of a language model, under a name of its own; both have one engine."""
+
+    def __init__(self, base: LanguageModel, name: str) -> None:
+        """`name`: of `base.adapters`, once it is ready."""
+        TextModel.__init__(self, base._path, name, base.settings)
+        self.worker, self.parent, self._base = base.worker, base.name, base
+
+    def __getattr__(self, name: str) -> Any:
+        """What the base has once it is ready."""
+        return getattr(self._base, name)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        return self.adapters[self.name]

@@ -17,10 +17,12 @@ from jaxdelegate.serve.worker import Worker
 class TextModel(abc.ABC):
     """A bundle under the name that clients use.
 
-    It has its engine, and the properties, once the worker is ready.
+    It has its engine, and the properties, once the worker is ready. `parent`: the name of the model
+    that it adapts; None: it is one.
     """
 
     version = "1"
+    parent: str | None = None
     worker: Worker
     engine: Any
 
