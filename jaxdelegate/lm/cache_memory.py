@@ -20,7 +20,8 @@ def zeros(runtime: Runtime, arrays: Sequence[Array]) -> list[Any]:
     if not is_on_device(runtime):
         return [runtime.put(np.zeros(*array)) for array in arrays]
     with as_programs(runtime.device):
-        return _jitted(_zeros)(tuple(arrays))
+        found: list[Any] = _jitted(_zeros)(tuple(arrays))
+        return found
 
 
 def resized(
@@ -29,7 +30,8 @@ def resized(
     """Arrays of one runtime in another one, cut or filled with zeros to these shapes."""
     if source is target and is_on_device(target):
         with as_programs(target.device):
-            return _jitted(_resized)(tuple(shapes), arrays)
+            found: list[Any] = _jitted(_resized)(tuple(shapes), arrays)
+            return found
     pairs = zip(arrays, shapes, strict=True)
     return [target.put(_fitting(np, viewed(array), shape)) for array, shape in pairs]
 

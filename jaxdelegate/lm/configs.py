@@ -133,7 +133,8 @@ class LoraRankConfig:
         """That of adapters for text; 0: none. An OptionError: it is negative, or sound's is set."""
         if self.audio_lora_rank:
             raise OptionError(
-                f"audio_lora_rank: sound is not supported, got {self.audio_lora_rank}; leave it out"
+                "audio_lora_rank: audio encoders take no adapters here, got "
+                f"{self.audio_lora_rank}; leave it out"
             )
         if (self.lora_rank or 0) < 0:
             raise OptionError(f"lora_rank: expected at least 0, got {self.lora_rank}")
@@ -157,8 +158,8 @@ class LoraConfig:
         """That of weights for text; None: none. An OptionError: there are weights for sound."""
         if self.audio_lora_path:
             raise OptionError(
-                f"audio_lora_path: sound is not supported, got {self.audio_lora_path!r}; leave it "
-                "out"
+                "audio_lora_path: audio encoders take no adapters here, got "
+                f"{self.audio_lora_path!r}; leave it out"
             )
         return self.lora_path or None
 

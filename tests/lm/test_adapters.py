@@ -144,7 +144,11 @@ def test_mistakes_are_named(
         (plain, lm.LoraRankConfig(4), "takes no LoRA adapters, got 4"),
         (path, lm.LoraRankConfig(8), "takes LoRA adapters of the rank 4, got 8"),
         (path, lm.LoraRankConfig(-1), "lora_rank: expected at least 0, got -1"),
-        (path, lm.LoraRankConfig(audio_lora_rank=4), "audio_lora_rank: sound is not supported"),
+        (
+            path,
+            lm.LoraRankConfig(audio_lora_rank=4),
+            "audio_lora_rank: audio encoders take no adapters here",
+        ),
     ):
         with pytest.raises(OptionError, match=said):
             lm.Engine(bundle, lora_rank_config=config)
@@ -155,7 +159,7 @@ def test_mistakes_are_named(
         without.create_session(lora_config=configs[0])
     with pytest.raises(OptionError, match="expected 2, one a prompt, got 1"):
         engine.generate([PROMPT] * 2, lora_config=[configs[0]])
-    with pytest.raises(OptionError, match="audio_lora_path: sound is not supported"):
+    with pytest.raises(OptionError, match="audio_lora_path: audio encoders take no adapters here"):
         engine.create_session(lora_config=lm.LoraConfig(audio_lora_path="a"))
     with pytest.raises(ModelError, match=r"missing\.tflite"):
         engine.create_session(lora_config=lm.LoraConfig(str(tmp_path / "missing.tflite")))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from ai_edge_litert import schema_py_generated as schema
 from litert_lm_builder.runtime.proto import llm_metadata_pb2
 
 import jaxdelegate as jd
@@ -21,7 +22,7 @@ from jaxdelegate.op_lowering.options import (
 )
 from jaxdelegate.quant.params import Quantization
 from jaxdelegate.testing import ModelBuilder
-from jaxdelegate.testing.builder import SubgraphBuilder, schema
+from jaxdelegate.testing.builder import SubgraphBuilder
 from tests.support.bundles import TYPES, Part, compressed, litertlm, model_part
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<|im_start|>", "<|im_end|>")
@@ -205,9 +206,9 @@ class _Layer:
             net.dense(x, w, (1, n, width)) for w in (self._q, self._k, self._v)
         )
         if self.factors:
-            own = {k: graph.input(s, np.float32, k) for k, s in self.factors.items()}
-            inputs |= own
-            of_queries, of_values = [*own.values()][:2], [*own.values()][2:]
+            factors = {k: graph.input(s, np.float32, k) for k, s in self.factors.items()}
+            inputs |= factors
+            of_queries, of_values = [*factors.values()][:2], [*factors.values()][2:]
             queries = net("ADD", [queries, net.product(x, of_queries, n, width)], (1, n, width))
             values = net("ADD", [values, net.product(x, of_values, n, width)], (1, n, width))
         k, v = self._caches(net, inputs, keys, values, n)
