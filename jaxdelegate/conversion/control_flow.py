@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxdelegate.conversion.emitter import BOOL, Emitter
-from jaxdelegate.conversion.graph import Complex, Graph, Value, stored_dtype
+from jaxdelegate.conversion.graph import Complex, Graph, Key, Shape, Value, in_parts, stored_dtype
 from jaxdelegate.conversion.movement import starts_of
 from jaxdelegate.conversion.table import Primitive
 from jaxdelegate.op_lowering.options import GatherOptions, IfOptions, WhileOptions
@@ -68,11 +69,12 @@ def _if(e: Emitter, which: Value, operands: Any, yes: Any, no: Any, run: Run) ->
     variable = [v for v in operands if not v.is_constant]
     graphs = {}
     for option, branch in (("then_subgraph_index", yes), ("else_subgraph_index", no)):
-        graphs[option] = subgraph(
+        graphs[option], tree = subgraph(
             e, option.split("_")[0], variable, _with_constants(run, branch, operands)
         )
     results = [(v.shape, v.dtype) for v in graphs["then_subgraph_index"].outputs]
-    return e.node("IF", [which, *variable], results, IfOptions(), graphs=graphs)
+    inputs = [which, *jax.tree.leaves(variable)]
+    return _unflattened(tree, e.node("IF", inputs, results, IfOptions(), graphs=graphs))
 
 
 def _with_constants(run: Run, branch: Any, operands: Sequence[Value]) -> Any:
@@ -86,19 +88,23 @@ def _with_constants(run: Run, branch: Any, operands: Sequence[Value]) -> Any:
 
 
 def subgraph(
-    e: Emitter, name: str, like: Sequence[Value], body: Callable[[Emitter, list[Value]], Any]
-) -> Graph:
-    """A graph with inputs like these values; its outputs are tensors that it computes."""
-    if any(v.dtype.kind == "V" for v in like):
-        e.refuse("a random key is not a tensor", "create the random numbers outside")
+    e: Emitter, name: str, like: Sequence[Any], body: Callable[[Emitter, list[Any]], Any]
+) -> tuple[Graph, Any]:
+    """A graph with inputs like these values, and the tree of its outputs, which are its tensors.
+
+    Complex arrays and keys are two tensors each.
+    """
+    leaves, tree = jax.tree.flatten(list(like))
     graph = Graph(f"{e.scope}/{name}")
-    graph.inputs = [Value(v.shape, v.dtype, f"{name}_{i}") for i, v in enumerate(like)]
+    graph.inputs = [Value(v.shape, v.dtype, f"{name}_{i}") for i, v in enumerate(leaves)]
     inner = e.under(graph)
-    graph.outputs = list(body(inner, list(graph.inputs)))
-    for v in graph.outputs:
-        if isinstance(v, Complex):
-            e.refuse("complex arrays cannot leave a condition or a loop", "carry their parts")
-    return graph
+    results = list(map(in_parts, body(inner, _unflattened(tree, graph.inputs))))
+    graph.outputs, out = jax.tree.flatten(results)
+    return graph, out
+
+
+def _unflattened(tree: Any, leaves: Sequence[Value]) -> list[Any]:
+    return list(jax.tree.unflatten(tree, leaves))
 
 
 def _while(
@@ -122,7 +128,7 @@ def loop(
 ) -> list[Value]:
     """WHILE, which also carries what it reads; constants are in its subgraphs."""
     read = [v for v in consts if not v.is_constant]
-    carried = [*carry, *read]
+    carried = [*map(in_parts, carry), *read]
 
     def with_consts(inputs: Sequence[Value]) -> tuple[list[Value], list[Value]]:
         rest = iter(inputs[len(carry) :])
@@ -135,11 +141,13 @@ def loop(
         return [*body(inner, *with_consts(values)), *values[len(carry) :]]
 
     graphs = {
-        "cond_subgraph_index": subgraph(e, "cond", carried, checks),
-        "body_subgraph_index": subgraph(e, "body", carried, steps),
+        "cond_subgraph_index": subgraph(e, "cond", carried, checks)[0],
+        "body_subgraph_index": subgraph(e, "body", carried, steps)[0],
     }
-    results = [(v.shape, v.dtype) for v in carried]
-    return e.node("WHILE", carried, results, WhileOptions(), graphs=graphs)[: len(carry)]
+    leaves, tree = jax.tree.flatten(carried)
+    results = [(v.shape, v.dtype) for v in leaves]
+    outputs = e.node("WHILE", leaves, results, WhileOptions(), graphs=graphs)
+    return _unflattened(tree, outputs)[: len(carry)]
 
 
 def _scan(
@@ -147,12 +155,13 @@ def _scan(
 ) -> list[Value]:
     num_consts, num_carry = more["num_consts"], more["num_carry"]
     split = num_consts + num_carry
-    consts, carry, xs = inputs[:num_consts], inputs[num_consts:split], inputs[split:]
+    consts, carry = inputs[:num_consts], inputs[num_consts:split]
+    xs = [in_parts(x) for x in inputs[split:]]
     if length <= _UNROLLED_STEPS and length * _count(jaxpr) <= _UNROLLED_OPERATORS:
         order = range(length)[:: -1 if reverse else 1]
         return _unrolled(e, lambda *values: run(e, jaxpr, [*consts, *values]), order, carry, xs)
     ys = jaxpr.out_avals[num_carry:]
-    stacks = [e.broadcast(e.const(0, stored_dtype(y.dtype)), (length, *y.shape)) for y in ys]
+    stacks = [_empty(e, (length, *y.shape), y.dtype) for y in ys]
 
     def cond(inner: Emitter, _: Any, carried: Sequence[Value]) -> Value:
         return inner.compute("LESS", carried[0], inner.const(length, np.int32), dtype=BOOL)
@@ -183,12 +192,28 @@ def _unrolled(
         out = body(*carry, *(_element(e, x, e.const(step, np.int32)) for x in xs))
         carry, rows[step] = out[:count], out[count:]
     columns = zip(*(rows[step] for step in sorted(rows)), strict=True)
-    stacks = [e.concatenate([e.reshape(v, (1, *v.shape)) for v in column], 0) for column in columns]
-    return [*carry, *stacks]
+    return [*carry, *(_stack(e, list(map(in_parts, column))) for column in columns)]
 
 
-def _element(e: Emitter, x: Value, at: Value) -> Value:
+def _stack(e: Emitter, rows: Sequence[Any]) -> Any:
+    if isinstance(rows[0], Complex):
+        return jax.tree.map(lambda *parts: _stack(e, parts), *rows)
+    return e.concatenate([e.reshape(v, (1, *v.shape)) for v in rows], 0)
+
+
+def _empty(e: Emitter, shape: Shape, dtype: Any) -> Any:
+    """A stack of zeros."""
+    if isinstance(dtype, np.dtype) and dtype.kind != "c":
+        return e.broadcast(e.const(0, stored_dtype(dtype)), shape)
+    is_complex = isinstance(dtype, np.dtype)
+    part = e.broadcast(e.const(0, np.float32 if is_complex else np.uint32), shape)
+    return Complex(part, part) if is_complex else Key(part, part)
+
+
+def _element(e: Emitter, x: Any, at: Value) -> Any:
     """The element of a stack at a scalar index."""
+    if isinstance(x, Complex):
+        return jax.tree.map(lambda part: _element(e, part, at), x)
     if isinstance(at.data, np.ndarray):
         if isinstance(x.data, np.ndarray):
             return e.const(x.data[int(at.data)])
@@ -197,7 +222,9 @@ def _element(e: Emitter, x: Value, at: Value) -> Value:
     return e.op("GATHER", [x, at], x.shape[1:], x.dtype, GatherOptions(0, 0))
 
 
-def _stacked(e: Emitter, stack: Value, y: Value, at: Value) -> Value:
+def _stacked(e: Emitter, stack: Any, y: Any, at: Value) -> Any:
+    if isinstance(stack, Complex):
+        return jax.tree.map(lambda a, b: _stacked(e, a, b, at), stack, in_parts(y))
     zeros = [e.const(0, np.int32)] * y.rank
     inputs = [stack, e.reshape(y, (1, *y.shape)), starts_of(e, [at, *zeros])]
     return e.op("DYNAMIC_UPDATE_SLICE", inputs, stack.shape, stack.dtype)

@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.conversion.emitter import BOOL, F32, Emitter
-from jaxdelegate.conversion.graph import Complex, Value, distinct, scalar_of, stored_dtype
-from jaxdelegate.conversion.ranges import always
+from jaxdelegate.conversion.emitter import BOOL, F32, I32, I64, Emitter
+from jaxdelegate.conversion.graph import Complex, Value, distinct, in_parts, scalar_of, stored_dtype
+from jaxdelegate.conversion.ranges import always, range_of
 from jaxdelegate.conversion.table import Lower, Primitive
+from jaxdelegate.op_lowering.options import GatherOptions
 
 _LARGEST = float(np.finfo(np.float32).max)
 _FLOATS = "float32"
 _NUMBERS = "float32 and integers"
+_OR = "STABLEHLO_AND, BITWISE_XOR"
+_AT_MOST_32 = "booleans, integers of at most 32 bits"
 
 
 def aligned(e: Emitter, *inputs: Value) -> list[Value]:
@@ -57,10 +60,9 @@ def _real_or_complex(op: str, parts: Lower) -> Lower:
 
 
 def as_complex(e: Emitter, x: Any) -> Complex:
+    x = in_parts(x)
     if isinstance(x, Complex):
         return x
-    if x.dtype.kind == "c":
-        return Complex(e.const(x.data.real), e.const(x.data.imag))
     return Complex(e.cast(x, F32), e.broadcast(e.const(0, F32), x.shape))
 
 
@@ -96,16 +98,26 @@ def _div(e: Emitter, a: Any, b: Any) -> Any:
     return _op("DIV")(e, a, b)
 
 
-def _logical(op: str, bits: str | None) -> Lower:
+def _logical(op: str, bits: Lower) -> Lower:
     def lower(e: Emitter, *inputs: Value) -> Value:
-        if inputs[0].dtype == BOOL:
-            return _op(op)(e, *inputs)
-        if bits is None:
-            name = inputs[0].dtype.name
-            e.refuse(f"there is no operator for bits of {name}", "compute with booleans, or before")
-        return _op(bits)(e, *inputs)
+        return _op(op)(e, *inputs) if inputs[0].dtype == BOOL else bits(e, *inputs)
 
     return lower
+
+
+def _and_of_bits(e: Emitter, a: Value, b: Value) -> Value:
+    shape = e.broadcast_shape(a.shape, b.shape)
+    return e.op("STABLEHLO_AND", [e.broadcast(v, shape) for v in (a, b)], shape, a.dtype)
+
+
+def _xor_of_bits(e: Emitter, a: Value, b: Value) -> Value:
+    if a.dtype.itemsize > 4:
+        e.refuse(f"BITWISE_XOR has no kernel for {a.dtype.name}", "convert its inputs to int32")
+    return _op("BITWISE_XOR")(e, a, b)
+
+
+def _or_of_bits(e: Emitter, a: Value, b: Value) -> Value:
+    return _xor_of_bits(e, _xor_of_bits(e, a, b), _and_of_bits(e, a, b))
 
 
 def _not(e: Emitter, x: Value) -> Value:
@@ -201,20 +213,54 @@ def _atan2(e: Emitter, y: Value, x: Value) -> Value:
 
 
 def _shift_left(e: Emitter, x: Value, by: Value) -> Value:
-    if not isinstance(by.data, np.ndarray):
-        e.refuse("there is no operator that shifts to the left", "multiply by a power of two")
-    powers = np.where(by.data < x.dtype.itemsize * 8, np.left_shift(1, by.data.astype(np.int64)), 0)
-    return _op("MUL")(e, x, e.const(powers.astype(x.dtype)))
+    bits = 8 * x.dtype.itemsize
+    count, is_inside = _count(e, by, bits)
+    table = np.left_shift(1, np.arange(bits, dtype=np.int64)).astype(I64 if bits == 64 else I32)
+    if isinstance(count.data, np.ndarray):
+        powers = e.const(table[count.data], x.dtype)
+    else:
+        options = GatherOptions(0, 0)
+        powers = e.op("GATHER", [e.const(table), count], by.shape, table.dtype, options)
+    shifted = _op("MUL")(e, x, e.cast(powers, x.dtype))
+    return shifted if is_inside is None else choose(e, is_inside, shifted, e.like(x, 0))
 
 
 def _shift_right(kind: str) -> Lower:
+    """RIGHT_SHIFT in the type that fills with zeros (u), or with the sign (i)."""
+
     def lower(e: Emitter, x: Value, by: Value) -> Value:
-        if x.dtype.kind != kind:
-            signed = "signed" if kind == "i" else "unsigned"
-            e.refuse(f"RIGHT_SHIFT shifts {x.dtype.name} otherwise", f"use {signed} integers")
-        return _op("RIGHT_SHIFT")(e, x, e.cast(by, x.dtype))
+        bits = 8 * x.dtype.itemsize
+        if bits > 32:
+            e.refuse(f"RIGHT_SHIFT has no kernel for {x.dtype.name}", "convert it to int32")
+        dtype = np.dtype(f"{kind}{bits // 8}")
+        count, is_inside = _count(e, by, bits)
+        if kind == "i" and is_inside is not None:
+            count = choose(e, is_inside, count, e.const(bits - 1, I32))
+        result = _op("RIGHT_SHIFT")(e, e.cast(x, dtype), e.cast(count, dtype))
+        if kind == "u" and is_inside is not None:
+            result = choose(e, is_inside, result, e.like(result, 0))
+        return e.cast(result, x.dtype)
 
     return lower
+
+
+def _count(e: Emitter, by: Value, bits: int) -> tuple[Value, Value | None]:
+    """A number of bits moved into its range, int32, and where it was inside; None: everywhere."""
+    low, high = range_of(by)
+    if low >= 0 and high < bits:
+        return e.cast(by, I32), None
+    if isinstance(by.data, np.ndarray):
+        return e.const(by.data.clip(0, bits - 1), I32), e.const((by.data >= 0) & (by.data < bits))
+    least = e.compute("MAXIMUM", by, e.like(by, 0))
+    inside = e.compute("MINIMUM", least, e.like(by, bits - 1))
+    return e.cast(inside, I32), e.compute("EQUAL", inside, by, dtype=BOOL)
+
+
+def _bitcast(e: Emitter, x: Value, *, new_dtype: Any) -> Value:
+    dtype = np.dtype(new_dtype)
+    if x.dtype.itemsize != dtype.itemsize or dtype.itemsize != 4:
+        e.refuse("only 32 bits are read as another type", "convert with astype")
+    return x if x.dtype == dtype else e.op("BITCAST", [x], x.shape, dtype)
 
 
 def _square(e: Emitter, x: Value) -> Value:
@@ -281,13 +327,19 @@ PRIMITIVES = (
     _compared("le", "LESS_EQUAL"),
     _compared("gt", "GREATER"),
     _compared("ge", "GREATER_EQUAL"),
-    Primitive("and", "LOGICAL_AND", _logical("LOGICAL_AND", None), "booleans"),
-    Primitive("or", "LOGICAL_OR", _logical("LOGICAL_OR", None), "booleans"),
-    Primitive("xor", "NOT_EQUAL, BITWISE_XOR", _logical("NOT_EQUAL", "BITWISE_XOR")),
+    Primitive("and", "LOGICAL_AND, STABLEHLO_AND", _logical("LOGICAL_AND", _and_of_bits)),
+    Primitive(
+        "or",
+        "LOGICAL_OR, STABLEHLO_AND, BITWISE_XOR",
+        _logical("LOGICAL_OR", _or_of_bits),
+        _AT_MOST_32,
+    ),
+    Primitive("xor", "NOT_EQUAL, BITWISE_XOR", _logical("NOT_EQUAL", _xor_of_bits), _AT_MOST_32),
     Primitive("not", "LOGICAL_NOT, SUB", _not),
-    Primitive("shift_left", "MUL", _shift_left, "by a constant"),
-    Primitive("shift_right_arithmetic", "RIGHT_SHIFT", _shift_right("i"), "signed integers"),
-    Primitive("shift_right_logical", "RIGHT_SHIFT", _shift_right("u"), "unsigned integers"),
+    Primitive("shift_left", "MUL, GATHER", _shift_left),
+    Primitive("shift_right_arithmetic", "RIGHT_SHIFT", _shift_right("i"), _AT_MOST_32),
+    Primitive("shift_right_logical", "RIGHT_SHIFT", _shift_right("u"), _AT_MOST_32),
+    Primitive("bitcast_convert_type", "BITCAST", _bitcast, "32 bits to 32 bits"),
     Primitive("select_n", "SELECT_V2", _select),
     Primitive("convert_element_type", "CAST", _convert, "not to or from float64 or int4"),
     Primitive("complex", "none: two tensors", lambda _e, re, im: Complex(re, im)),

@@ -31,6 +31,13 @@ _KERNELS_BY_DTYPES = {
     _NUMBERS | {BOOL}: "EQUAL NOT_EQUAL",
 }
 KERNELS = {op: dtypes for dtypes, ops in _KERNELS_BY_DTYPES.items() for op in ops.split()}
+_UNSIGNED = frozenset((np.dtype(np.uint16), np.dtype(np.uint32)))
+# The dtypes without kernels of operators that only move elements, which moves int32 instead.
+_NOT_MOVED = {
+    **dict.fromkeys(("GATHER", "REVERSE_V2", "PAD", "PADV2", "PACK"), _UNSIGNED),
+    "CONCATENATION": frozenset((np.dtype(np.uint16),)),
+    "SCATTER_ND": _UNSIGNED | {np.dtype(np.int16)},
+}
 _WIDER = {
     **{np.dtype(t): I32 for t in (np.int8, np.uint8, np.int16, np.uint16, np.bool_)},
     np.dtype(np.uint32): I64,
@@ -81,7 +88,11 @@ class Emitter:
         dtype: Any,
         options: Options | None = None,
     ) -> Value:
-        return self.node(op, inputs, [(shape, dtype)], options)[0]
+        dtype = np.dtype(dtype)
+        if dtype not in _NOT_MOVED.get(op, ()):
+            return self.node(op, inputs, [(shape, dtype)], options)[0]
+        as_int32 = [self.cast(v, I32) if v and v.dtype == dtype else v for v in inputs]
+        return self.cast(self.op(op, as_int32, shape, I32, options), dtype)
 
     def compute(
         self, op: str, *inputs: Value, dtype: Any = None, options: Options | None = None

@@ -1,10 +1,12 @@
 """Tensors and operators of a file that is being written."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 
@@ -48,6 +50,7 @@ class Value:
         return math.prod(self.shape)
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["re", "im"], meta_fields=[])
 @dataclasses.dataclass(frozen=True)
 class Complex:
     """A complex array: no kernel computes with complex tensors, so the parts are two tensors."""
@@ -55,9 +58,17 @@ class Complex:
     re: Value
     im: Value
 
+    is_constant = False
+
     @property
     def shape(self) -> Shape:
         return self.re.shape
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["re", "im"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class Key(Complex):
+    """Random keys: the two halves of each, uint32."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -99,6 +110,18 @@ def constant(array: Any, name: str = "") -> Value:
         return Value(array.shape, np.dtype("V8"), name, array)
     array = array.astype(stored_dtype(array.dtype), copy=False)
     return Value(array.shape, array.dtype, name, _compact(array))
+
+
+def in_parts(value: Any) -> Any:
+    """A constant of complex numbers or of keys as its parts; anything else as it is."""
+    if not isinstance(value, Value) or not value.is_constant or value.dtype.kind not in "cV":
+        return value
+    if value.dtype.kind == "c":
+        return Complex(constant(value.data.real), constant(value.data.imag))
+    halves = np.asarray(jax.random.key_data(value.data))
+    if halves.shape[-1] != 2:
+        return value
+    return Key(constant(halves[..., 0]), constant(halves[..., 1]))
 
 
 def scalar_of(value: Value) -> Any:

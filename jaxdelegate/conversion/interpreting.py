@@ -15,14 +15,18 @@ from jaxdelegate.conversion import (
     mathematics,
     movement,
     products,
+    random_keys,
     windows,
 )
 from jaxdelegate.conversion.emitter import Emitter
 from jaxdelegate.conversion.errors_at import user_frame
-from jaxdelegate.conversion.graph import Complex, Value, constant, distinct
+from jaxdelegate.conversion.graph import Complex, Value, constant, distinct, in_parts
 from jaxdelegate.conversion.table import Primitive
 
-_MODULES = (elementwise, mathematics, movement, products, windows, indexing, control_flow, loaded)
+_MODULES = (
+    elementwise, mathematics, movement, products, windows, indexing, control_flow, loaded,
+    random_keys,
+)  # fmt: skip
 PRIMITIVES = {p.name: p for module in _MODULES for p in module.PRIMITIVES}
 _RUNS = frozenset(p.name for p in control_flow.PRIMITIVES)
 _LAZY = frozenset(("tflite_model", "broadcast_in_dim", "iota", "copy", "stop_gradient"))
@@ -33,7 +37,6 @@ _REMEDIES = {
     "threefry": "create random numbers from a constant key, or pass them as an input",
     "rng_": "create random numbers from a constant key, or pass them as an input",
     "callback": "compute it outside of the function, and pass the result as an input",
-    "bitcast": "convert with astype",
 }
 _DEFAULT_REMEDY = "write it with the primitives of docs/from_jax.md, or compute it outside"
 
@@ -72,7 +75,8 @@ def _equation(e: Emitter, eqn: Any, inputs: list[Any]) -> list[Any]:
         if rule is None:
             remedy = next((r for part, r in _REMEDIES.items() if part in name), _DEFAULT_REMEDY)
             e.refuse("no operator of TFLite computes it", remedy)
-        _check_keys(e, eqn, inputs)
+        if name not in _RUNS:
+            inputs = [in_parts(v) for v in inputs]
         results = _lowered(e, eqn, rule, inputs)
         return results if isinstance(results, list) else [results]
     finally:
@@ -85,12 +89,6 @@ def _scope(eqn: Any, frame: Any) -> str:
     return "/".join(part for part in (stack, function) if part)
 
 
-def _check_keys(e: Emitter, eqn: Any, inputs: list[Any]) -> None:
-    for v in inputs:
-        if isinstance(v, Value) and v.dtype.kind in "VOS" and eqn.primitive.name not in _RUNS:
-            e.refuse("a random key is not a tensor", _REMEDIES["random_"])
-
-
 def _lowered(e: Emitter, eqn: Any, rule: Primitive, inputs: list[Any]) -> Any:
     params = dict(eqn.params)
     if rule.name in _RUNS:
@@ -100,12 +98,14 @@ def _lowered(e: Emitter, eqn: Any, rule: Primitive, inputs: list[Any]) -> Any:
         return rule.lower(e, *inputs, **params)
     parts = [[getattr(x, p) if isinstance(x, Complex) else x for x in inputs] for p in ("re", "im")]
     re, im = (rule.lower(e, *part, **params) for part in parts)
-    return list(map(Complex, re, im)) if isinstance(re, list) else Complex(re, im)
+    kind = type(next(x for x in inputs if isinstance(x, Complex)))
+    return list(map(kind, re, im)) if isinstance(re, list) else kind(re, im)
 
 
 _OF_COMPLEX = frozenset(
     ("add", "add_any", "sub", "mul", "neg", "abs", "div", "select_n", "convert_element_type",
-     "real", "imag", "conj", "fft", "copy", "stop_gradient", *(_RUNS - {"cond", "while", "scan"}))
+     "real", "imag", "conj", "fft", "copy", "stop_gradient", *_RUNS,
+     *(p.name for p in random_keys.PRIMITIVES))
 )  # fmt: skip
 
 

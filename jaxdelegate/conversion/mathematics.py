@@ -12,6 +12,16 @@ from jaxdelegate.conversion.emitter import BOOL, F32, Emitter
 from jaxdelegate.conversion.graph import Value
 from jaxdelegate.conversion.table import Primitive
 
+# erf_inv(x) / x as polynomials, highest powers first (Giles 2012): of w - 2.5 and of sqrt(w) - 3,
+# where w = -log(1 - x * x) is below and above 5.
+_ERF_INV_NEAR = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+_ERF_INV_FAR = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+    -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
+)  # fmt: skip
 _ERF_LIMIT = 4.0  # beyond it erf is 1 in float32
 
 
@@ -117,6 +127,15 @@ def _erf(x: _Real) -> _Real:
     return x * (_polynomial(z, above) / _polynomial(z, below))
 
 
+def _erf_inv(x: _Real) -> _Real:
+    w = _log1p(x.square().neg()).neg()
+    far = w.to("MAXIMUM", 5).to("MINIMUM", 100)
+    factor = w.where(
+        "LESS", 5, _polynomial(w - 2.5, _ERF_INV_NEAR), _polynomial(far.sqrt() - 3, _ERF_INV_FAR)
+    )
+    return x.abs().where("EQUAL", 1, x * math.inf, x * factor)
+
+
 def erf(e: Emitter, x: Value) -> Value:
     return _erf(_Real(e, x)).value
 
@@ -148,6 +167,7 @@ PRIMITIVES = (
     _function("acosh", "LOG, SQRT, SELECT_V2", _acosh),
     _function("atanh", "LOG, SELECT_V2", lambda x: (_log1p(x) - _log1p(x.neg())) * 0.5),
     _function("cbrt", "POW, SIGN, MUL", lambda x: x.sign() * x.abs().to("POW", 1 / 3)),
+    _function("erf_inv", "LOG, SQRT, MUL, ADD, SELECT_V2", _erf_inv),
     # Operators that no file has: the clean-up makes them a part of GELU, or arithmetic.
     _function("erf", "MUL, ADD, DIV: a rational function", lambda x: x.erf()),
     _function("erfc", "SUB, as erf: to 1e-7 absolutely", lambda x: x.erfc()),

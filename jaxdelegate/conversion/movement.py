@@ -177,8 +177,9 @@ def _unstack(e: Emitter, x: Value, *, axis: int) -> list[Value]:
     return e.node("UNPACK", [x], [(shape, x.dtype)] * n, UnpackOptions(n, axis))
 
 
-def _empty(e: Emitter, *, shape: Shape, dtype: Any, **_: Any) -> Value:
-    return e.broadcast(e.const(0, stored_dtype(dtype)), shape)
+def _empty(e: Emitter, *_: Value, **__: Any) -> Value:
+    aval = e.eqn.outvars[0].aval
+    return e.broadcast(e.const(0, stored_dtype(aval.dtype)), aval.shape)
 
 
 def _tile(e: Emitter, x: Value, *, reps: Sequence[int]) -> Value:
@@ -278,14 +279,20 @@ def _largest(e: Emitter, x: Value, k: int) -> list[Value]:
 
 
 def _sort(e: Emitter, *operands: Value, dimension: int, num_keys: int, **_: Any) -> Any:
-    if num_keys != 1:
-        e.refuse("TOPK_V2 sorts by one key", "sort by one key, or one after the other")
     order = [i for i in range(operands[0].rank) if i != dimension] + [dimension]
     moved = [e.transpose(x, order) for x in operands]
-    key, n = moved[0], moved[0].shape[-1]
-    places = _largest(e, _descending(e, e.cast(key, e.wider("TOPK_V2", key.dtype))), n)[1]
-    back = np.argsort(order)
-    return [e.transpose(_picked(e, x, places), back) for x in moved]
+    for key in reversed(range(num_keys)):  # of equal ones, those that are first stay first
+        wide = _sortable(e, moved[key])
+        places = _largest(e, _descending(e, wide), wide.shape[-1])[1]
+        moved = [_picked(e, x, places) for x in moved]
+    return [e.transpose(x, np.argsort(order)) for x in moved]
+
+
+def _sortable(e: Emitter, x: Value) -> Value:
+    """In a type that TOPK_V2 orders: uint32 as int32 with the first bit inverted."""
+    if x.dtype != np.uint32:
+        return e.cast(x, e.wider("TOPK_V2", x.dtype))
+    return e.cast(e.compute("BITWISE_XOR", x, e.like(x, 1 << 31)), I32)
 
 
 def _descending(e: Emitter, x: Value) -> Value:
@@ -322,6 +329,7 @@ PRIMITIVES = (
     _moves("stack", "PACK, CONCATENATION", _stack),
     _moves("unstack", "UNPACK, SLICE", _unstack),
     Primitive("empty", "none: a constant", _empty),
+    Primitive("empty2", "none: a constant", _empty),
     _moves("tile", "TILE", _tile),
     _moves("concatenate", "CONCATENATION", _concatenate),
     _moves("slice", "SLICE, STRIDED_SLICE", _slice),
@@ -344,5 +352,5 @@ PRIMITIVES = (
     Primitive("cummax", "MAXIMUM, CONCATENATION", _cumulative("MAXIMUM"), "about log2(n) steps"),
     Primitive("cummin", "MINIMUM, CONCATENATION", _cumulative("MINIMUM"), "about log2(n) steps"),
     Primitive("top_k", "TOPK_V2", _top_k, "float32, integers of at most 32 bits; no NaN"),
-    Primitive("sort", "TOPK_V2, GATHER", _sort, "one key; float32, int32; no NaN"),
+    Primitive("sort", "TOPK_V2, GATHER", _sort, "float32, integers of at most 32 bits; no NaN"),
 )

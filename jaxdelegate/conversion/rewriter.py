@@ -88,9 +88,7 @@ def merge_equal(graph: Graph) -> None:
     kept = []
     for node in graph.nodes:
         node.inputs = [None if v is None else new.get(id(v), v) for v in node.inputs]
-        key = (
-            None if node.graphs or node.keeps else (node.op, node.options, *map(_key, node.inputs))
-        )
+        key = None if node.graphs or node.keeps else _computation(node)
         before = known.get(key) if key is not None else None
         if before is None:
             known[key] = node.outputs
@@ -99,6 +97,12 @@ def merge_equal(graph: Graph) -> None:
             new.update((id(v), b) for v, b in zip(node.outputs, before, strict=True))
     graph.nodes = kept
     graph.outputs = [new.get(id(v), v) for v in graph.outputs]
+
+
+def _computation(node: Node) -> Any:
+    """What an operator computes; BITCAST says it by the dtype of its result only."""
+    dtypes = tuple(v.dtype for v in node.outputs)
+    return node.op, node.options, dtypes, *map(_key, node.inputs)
 
 
 def _key(value: Value | None) -> Any:

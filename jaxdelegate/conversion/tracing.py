@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxdelegate.conversion.emitter import Emitter
-from jaxdelegate.conversion.graph import Complex, Graph, Value, constant, stored_dtype
+from jaxdelegate.conversion.graph import Complex, Graph, Key, Value, constant, stored_dtype
 from jaxdelegate.conversion.interpreting import run
 from jaxdelegate.errors import ConversionError, OptionError
 from jaxdelegate.function.written_calls import written_calls
@@ -113,8 +113,8 @@ def _example(key: str, leaf: Any) -> Any:
 def _input(key: str, name: str, aval: Any) -> Value:
     if not isinstance(aval.dtype, np.dtype):
         raise ConversionError(
-            f"from_jax: {key}: the input {name!r} is a random key, which is not a tensor; create "
-            "random numbers from a constant key, or pass them as an input"
+            f"from_jax: {key}: the input {name!r} is a random key, which is not a tensor; pass "
+            "jax.random.key_data(key), and call jax.random.wrap_key_data in the function"
         )
     dtype = stored_dtype(aval.dtype)
     if dtype != aval.dtype:
@@ -131,6 +131,11 @@ def _outputs(key: str, graph: Graph, paths: list[Any], results: list[Any]) -> di
     names = _unique([_path(path) or "output" for path in paths])
     outputs = {}
     for name, value in zip(names, results, strict=True):
+        if isinstance(value, Key):
+            raise ConversionError(
+                f"from_jax: {key}: the output {name!r} is a random key, which is not a tensor; "
+                "return jax.random.key_data(key)"
+            )
         if isinstance(value, Complex):
             raise ConversionError(
                 f"from_jax: {key}: the output {name!r} is complex, and no kernel reads such "

@@ -202,6 +202,65 @@ def integers(a: Any, b: Any) -> Any:
     return a + b, a // b, a % b, a * b - 3, jnp.minimum(a, b), a == b, (a > b) & ~(a < 3), a ^ b
 
 
+def bits(x: Any, by: Any) -> Any:
+    """Operations on bits, with shifts beyond their number."""
+    zero = jnp.zeros_like(by)
+    logical, arithmetic = lax.shift_right_logical, lax.shift_right_arithmetic
+    return (
+        (x & 3, x | 9, x ^ 5, ~x, x & x[::-1], x << 3, logical(x, zero + 2), x >> 1),
+        (lax.shift_left(x, by), logical(x, by), arithmetic(x, by), lax.shift_left(x, zero + 40)),
+        lax.bitcast_convert_type(x, np.uint32) >> 3,
+    )
+
+
+def unsigned(x: Any) -> Any:
+    """What kernels have for signed integers only."""
+    picked = jnp.take(x, np.array([3, 1]))
+    moved = jnp.pad(x, 1), picked, jnp.concatenate([x, x]), jnp.stack([x, x])
+    return moved, jnp.sort(x), x.at[1].set(7), x.at[1].add(7), x[::-1] & 255
+
+
+def several_keys(a: Any, b: Any) -> Any:
+    return (
+        lax.sort((a, b, a * 2), num_keys=2),
+        lax.sort((a, b > 0, b), num_keys=3, dimension=0),
+        jnp.lexsort((b, a)),
+        jnp.argsort(a, stable=True, descending=True),
+    )
+
+
+def random_numbers(data: Any) -> Any:
+    """The bits are those of JAX."""
+    first, *others = jax.random.split(jax.random.wrap_key_data(data), 3)
+    folded = jax.random.fold_in(jax.random.key(3), data[1])
+    return (
+        jax.random.bits(first, (2, 3)),
+        jax.random.normal(others[0], (40,)),
+        jax.vmap(lambda k: jax.random.uniform(k, (2,)))(jnp.stack(others)),
+        jax.random.randint(folded, (5,), 0, 10),
+        jax.random.permutation(folded, 6),
+        jax.random.key_data(folded),
+    )
+
+
+def random_walk(x: Any, seed: Any) -> Any:
+    def step(carry: Any, _: Any) -> Any:
+        key, y = carry
+        key, used = jax.random.split(key)
+        return (key, y + jax.random.normal(used, y.shape)), None
+
+    return lax.scan(step, (jax.random.key(seed), x), None, length=30)[0][1]
+
+
+def pairs_in_loops(x: Any) -> Any:
+    """Complex arrays in loops and branches."""
+    z = jnp.fft.fft(x)
+    turned = lax.fori_loop(0, 20, lambda _, c: c * 1j, z)
+    rows = lax.scan(lambda c, y: (c * 1j, c + y), z, jnp.fft.fft(jnp.ones((12, 4))))[1]
+    chosen = lax.cond(x.sum() > 0, lambda c: c * 2, lambda c: c * 1j, z)
+    return turned.real, rows.imag, chosen.imag
+
+
 def bytes_of(a: Any, b: Any) -> Any:
     return a + b, a * b, a.sum(), a < b, a.astype(np.int32) >> 1, a.astype(np.float32) / 2
 
@@ -216,7 +275,14 @@ def mathematics(x: Any) -> Any:
 
 
 def inverse_functions(x: Any) -> Any:
-    return jnp.arcsin(x), jnp.arccos(x), jnp.arctanh(x), jnp.arccosh(x + 2), jnp.sign(x)
+    return (
+        jnp.arcsin(x),
+        jnp.arccos(x),
+        jnp.arctanh(x),
+        jnp.arccosh(x + 2),
+        jnp.sign(x),
+        lax.erf_inv(x),
+    )
 
 
 def activations(x: Any) -> Any:
@@ -334,6 +400,7 @@ def nonmaximum(boxes: Any, scores: Any) -> Any:
     return lax.fori_loop(0, boxes.shape[0], step, jnp.ones(boxes.shape, bool))
 
 
+BITS = np.array([5, -12, 2**31 - 1, -(2**31), 0, 77], np.int32)
 IMAGE = normal(1, 8, 8, 4)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "mlp": (mlp, (normal(2, 8),)),
@@ -369,6 +436,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "numpy_like": (numpy_like, (normal(4, 6),)),
     "integers": (integers, (below(50, 8) - 20, below(9, 8) + 1)),
     "bytes_of": (bytes_of, (below(200, 6).astype(np.uint8), below(200, 6).astype(np.uint8))),
+    "bits": (bits, (BITS, np.array([0, 1, 31, 4, 35, -1], np.int32))),
+    "unsigned": (unsigned, (BITS.view(np.uint32),)),
+    "unsigned_16": (unsigned, (BITS.astype(np.uint16),)),
+    "several_keys": (several_keys, (below(3, 4, 7), normal(4, 7))),
+    "random_numbers": (random_numbers, (np.array([5, 2**31 + 7], np.uint32),)),
+    "random_walk": (random_walk, (normal(3), np.int32(-4))),
+    "pairs_in_loops": (pairs_in_loops, (normal(4),)),
     "mathematics": (mathematics, (positive(3, 7),)),
     "inverse_functions": (inverse_functions, (normal(9).clip(-0.9, 0.9),)),
     "activations": (activations, (3 * normal(3, 8),)),

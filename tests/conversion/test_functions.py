@@ -15,7 +15,7 @@ from tests.conversion.functions import FUNCTIONS
 
 TOLERANCE = 1e-5
 # The resolver of reference kernels does not have these operators.
-NOT_IN_REFERENCE = {"CEIL", "ROUND", "ELU", "CUMSUM", "STABLEHLO_SCATTER"}
+NOT_IN_REFERENCE = {"CEIL", "ROUND", "ELU", "CUMSUM", "STABLEHLO_SCATTER", "STABLEHLO_AND"}
 KERNELS = {
     "reference": OpResolverType.BUILTIN_REF,
     "optimized": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
