@@ -163,6 +163,14 @@ def test_a_server_that_is_too_slow(path: str, monkeypatch: pytest.MonkeyPatch) -
     assert time.monotonic() - began < 3
 
 
+def test_a_server_that_is_slow_to_shake_hands(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(image_urls, "_connected", lambda *_: ours)
+    monkeypatch.setattr(image_urls, "SECONDS", 0.3)
+    with theirs, pytest.raises(GenerationError, match=r"loading it takes longer than 0.3 s$"):
+        loaded("https://good.example/a.png", HOSTS, 1 << 20)
+
+
 def part(url: str) -> dict[str, Any]:
     return images.image_part({"image_url": {"url": url}}, "messages[0].content[0]")
 

@@ -93,14 +93,17 @@ def _connection(url: SplitResult, deadline: float) -> Iterator[http.client.HTTPC
     host, is_secure = url.hostname or "", url.scheme == "https"
     port = url.port or (443 if is_secure else 80)
     sock = _connected(_address(url.geturl(), host, port), port, deadline - time.monotonic())
+    if is_secure:
+        sock = _secured(sock, host)
     watch = threading.Timer(max(deadline - time.monotonic(), 0), _end, [sock])
     watch.daemon = True
     watch.start()
     try:
+        if isinstance(sock, ssl.SSLSocket):
+            sock.do_handshake()
         connection = http.client.HTTPConnection(host, port)
-        connection.sock = _secured(sock, host) if is_secure else sock
+        connection.sock = sock
         yield connection
-        connection.close()
     finally:
         watch.cancel()
         sock.close()
@@ -111,12 +114,15 @@ def _connected(address: str, port: int, seconds: float) -> socket.socket:
 
 
 def _secured(sock: socket.socket, host: str) -> ssl.SSLSocket:
-    return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+    """The same connection with TLS, before its handshake."""
+    context = ssl.create_default_context()
+    return context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
 
 
 def _end(sock: socket.socket) -> None:
+    """End what a thread reads from a socket; without the state of TLS, which it may use now."""
     with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _address(url: str, host: str, port: int) -> str:
