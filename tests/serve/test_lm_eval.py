@@ -15,7 +15,7 @@ from tests.serve.test_openai import Served, rendered
 from tests.serve.test_openai_fields import serving
 from tests.support.language_models import CHATML, language_bundle
 
-pytest.importorskip("lm_eval", reason="the package lm_eval is not installed")
+pytest.importorskip("lm_eval", reason="pip install 'lm_eval[api]': 700 MB, no extra has it")
 
 ROWS = [
     {"question": "The sky is", "choices": ["blue", "made of soup", "é"], "answer": 0},
