@@ -7,7 +7,7 @@ the files (generative/layers/lora.py): models without operators, whose tensors h
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -156,7 +156,9 @@ class SlotAdapters:
         """The arrays where a program runs, in the order of the inputs."""
         if self._inputs and self._runtime is not runtime:
             factors = [self._factors(adapter) for adapter in self._adapters]
-            stacked = factors[0] if len(factors) == 1 else map(np.stack, zip(*factors, strict=True))
+            stacked: Iterable[np.ndarray] = (
+                factors[0] if len(factors) == 1 else map(np.stack, zip(*factors, strict=True))
+            )
             self._arrays, self._runtime = [*map(runtime.put, stacked)], runtime
         return self._arrays
 

@@ -419,10 +419,14 @@ class Engine(AbstractEngine):
         ids = [self.text.prompt_ids(prompt) for prompt in prompts]
         if not ids:
             return []
-        each = [lora_config] * len(ids) if isinstance(lora_config, LoraConfig) else lora_config
-        if each is not None and len(each) != len(ids):
-            raise OptionError(f"lora_config: expected {len(ids)}, one a prompt, got {len(each)}")
-        adapters = [self.adapter(config) for config in each or [None] * len(ids)]
+        configs: Sequence[LoraConfig | None] = [None] * len(ids)
+        if isinstance(lora_config, LoraConfig):
+            configs = [lora_config] * len(ids)
+        elif lora_config is not None:
+            configs = lora_config
+        if len(configs) != len(ids):
+            raise OptionError(f"lora_config: expected {len(ids)}, one a prompt, got {len(configs)}")
+        adapters = [self.adapter(config) for config in configs]
         requests = [
             Request(i, limit, params, log_probabilities, adapter=adapter)
             for i, adapter in zip(ids, adapters, strict=True)
