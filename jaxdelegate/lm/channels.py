@@ -14,8 +14,14 @@ Found = tuple[Channel | None, str]
 class ChannelReader:
     """Splits a text that arrives in parts into the answer and its channels."""
 
-    def __init__(self, channels: Sequence[Channel], prompt: str) -> None:
-        """A channel that the prompt opens and does not close goes on in the answer."""
+    def __init__(
+        self, channels: Sequence[Channel], prompt: str, *, is_only_first: bool = False
+    ) -> None:
+        """A channel that the prompt opens and does not close goes on in the answer.
+
+        If `is_only_first`, an answer may begin with a channel, and has no others.
+        """
+        self._is_only_first, self._has_text = is_only_first, False
         self._channels = [channel for channel in channels if channel.start]
         self._open = _open_channel(self._channels, prompt)
         self._text = ""
@@ -34,9 +40,13 @@ class ChannelReader:
             if not places:
                 break
             place, mark = min(places)
+            if self._is_only_first and (self._has_text or (place and self._open is None)):
+                self._channels = []
+                continue
             yield from self._take(place)
             self._text = self._text[len(mark) :]
             opened = next((c for c in self._channels if c.start == mark), None)
+            self._has_text |= self._open is not None
             self._open = opened if self._open is None else None
         yield from self._take(
             len(self._text) - max((overlap(self._text, e) for e in ends), default=0)
@@ -48,6 +58,7 @@ class ChannelReader:
 
     def _take(self, count: int) -> Iterator[Found]:
         text, self._text = self._text[:count], self._text[count:]
+        self._has_text |= bool(text) and self._open is None
         if text:
             yield self._open, text
 

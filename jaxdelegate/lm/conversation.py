@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxdelegate.errors import GenerationError, OptionError
+from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.channels import ChannelReader, Found
 from jaxdelegate.lm.completions import BenchmarkInfo, Timing
 from jaxdelegate.lm.configs import (
@@ -348,11 +348,6 @@ class Conversation(AbstractConversation):
         self, messages: list[dict[str, Any]], asked: "_Asked", constraint: Constraint | None
     ) -> Iterator[Message]:
         runner, began = self._open(), time.perf_counter()
-        if constraint is not None and asked.budget is not None:
-            raise OptionError(
-                "thinking_token_budget: expected -1 where a response_format or "
-                f"constrained_decoding_config says what an answer matches, got {asked.budget}"
-            )
         prompt, contents = self._prompt(messages, asked.thinking), self._read(messages)
         ids = self._tokens(prompt, contents)
         runner.graph.check(ids, has_answer=True)
@@ -365,6 +360,8 @@ class Conversation(AbstractConversation):
         thinking = None
         if asked.budget is not None:
             thinking = self._text.thinking_budget(asked.budget, prompt.new)
+        if constraint is not None and thinking is not None:
+            constraint, thinking = self._text.after_thought(constraint, thinking), None
         texts = answer.parts(asked.limit, asked.params, constraint, thinking)
         for part in self._parts(texts, prompt.new):
             parts.append(part)

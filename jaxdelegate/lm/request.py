@@ -31,7 +31,7 @@ class Request:
             tokens even so: `params` must keep them away where the answer does not end there.
         adapter: whose factors the prompt and the answer are computed with; None: the model alone.
             Only requests of the same one reuse each other's cache entries.
-        thinking: ends reasoning that gets too long; not with a constraint. None: nothing does.
+        thinking: ends reasoning that gets too long; None: nothing does, or the constraint.
     """
 
     ids: Sequence[int]

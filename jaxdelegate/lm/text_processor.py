@@ -19,7 +19,7 @@ from jaxdelegate.lm.constraints import Constraint, Constraints, Grammar
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import AffixTemplate, JinjaTemplate, Renderer
-from jaxdelegate.lm.thinking import ThinkingBudget
+from jaxdelegate.lm.thinking import AfterThought, ThinkingBudget
 from jaxdelegate.lm.tool_calls import ToolSyntax, syntax_of
 from jaxdelegate.text import printable
 
@@ -132,6 +132,10 @@ class TextProcessor:
         start, end = (self._ids(Token(text)) for text in (channel.start, channel.end))
         is_open = ChannelReader([channel], prompt).is_open
         return ThinkingBudget(start, end, budget, self._vocabulary, is_open=is_open)
+
+    def after_thought(self, constraint: Constraint, thinking: ThinkingBudget) -> AfterThought:
+        """Makes what follows an answer's thoughts match a grammar."""
+        return AfterThought(constraint, thinking, self.stops.tokens)
 
     @property
     def _reasoning(self) -> Channel | None:

@@ -4,12 +4,12 @@ Source: observed in LiteRT-LM 0.18.1, whose library has a class ThinkingBudgetCo
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Self
 
 import numpy as np
 
-from jaxdelegate.lm.constraints import words
+from jaxdelegate.lm.constraints import Constraint, words
 
 _ALL = 0xFFFFFFFF
 
@@ -45,6 +45,16 @@ class ThinkingBudget:
     def copy(self) -> Self:
         """One for another answer that has the same tokens so far."""
         return copy.copy(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the channel has ended, or the answer has none."""
+        return self._is_over
+
+    @property
+    def opening(self) -> int | None:
+        """The next token of an answer that opens the channel; None: it is open, or over."""
+        return self._start[0] if self._start and not self._is_over else None
 
     @property
     def room(self) -> int | None:
@@ -83,3 +93,75 @@ class ThinkingBudget:
             sizes = range(len(self._end) - 1, -1, -1)
             begun = next(n for n in sizes if self._last[len(self._last) - n :] == self._end[:n])
             self._forced = self._end[begun:]
+
+
+class AfterThought(Constraint):
+    """A constraint to what follows an answer's thoughts; an answer need not have any."""
+
+    def __init__(
+        self, constraint: Constraint, thinking: ThinkingBudget, stops: Collection[int]
+    ) -> None:
+        """An empty answer.
+
+        Args:
+            constraint: to what follows.
+            thinking: ends the thoughts.
+            stops: the tokens that end an answer; thoughts cannot have them.
+        """
+        self._constraint, self._thinking, self._stops = constraint, thinking, tuple(stops)
+        self._held: tuple[int, ...] = ()  # thoughts, or an answer, may begin so
+
+    def copy(self) -> Self:
+        other = copy.copy(self)
+        other._constraint, other._thinking = self._constraint.copy(), self._thinking.copy()
+        return other
+
+    @property
+    def error(self) -> str | None:
+        return self._constraint.error
+
+    @property
+    def is_match(self) -> bool:
+        answer = self._answer()
+        return answer is not None and answer.is_match
+
+    @property
+    def is_complete(self) -> bool:
+        answer = self._answer()
+        return answer is not None and answer.is_complete
+
+    def allowed(self) -> np.ndarray:
+        opening, answer = self._thinking.opening, self._answer()
+        found = self._thinking.allowed()
+        if answer is None:
+            for stop in self._stops:
+                found[stop // 32] &= ~np.uint32(1 << stop % 32)
+            return found
+        found = answer.allowed() if answer.error is None else np.zeros_like(found)
+        if opening is not None:
+            found[opening // 32] |= np.uint32(1 << opening % 32)
+        return found
+
+    def add(self, token: int) -> None:
+        if self._thinking.is_over:
+            self._constraint.add(token)
+            return
+        if self._thinking.opening is not None:
+            self._held = (*self._held, token)
+        else:
+            self._held = ()
+        self._thinking.add(token)
+        if self._thinking.is_over:
+            self._constraint = self._after_held()
+
+    def _answer(self) -> Constraint | None:
+        """The constraint, if these tokens are its answer; None: they are thoughts."""
+        if self._thinking.is_over:
+            return self._constraint
+        return None if self._thinking.opening is None else self._after_held()
+
+    def _after_held(self) -> Constraint:
+        answer = self._constraint.copy()
+        for token in self._held:
+            answer.add(token)
+        return answer

@@ -27,9 +27,19 @@ CASES = [
 ]
 
 
-def read(prompt: str, parts: list[str]) -> list[tuple[str | None, str]]:
+ONLY_FIRST = [
+    ("", "<think>a</think>b<think>c</think>", [("thought", "a"), (None, "b<think>c</think>")]),
+    ("", "<think>a</think><think>c", [("thought", "a"), (None, "<think>c")]),
+    ("", "b<think>c", [(None, "b<think>c")]),
+    ("<think>", "a</think>```c```", [("thought", "a"), (None, "```c```")]),
+]
+
+
+def read(
+    prompt: str, parts: list[str], *, is_only_first: bool = False
+) -> list[tuple[str | None, str]]:
     """The channels' names and texts, joined where neighbours have one channel."""
-    reader = ChannelReader([THOUGHT, CODE, ENDLESS], prompt)
+    reader = ChannelReader([THOUGHT, CODE, ENDLESS], prompt, is_only_first=is_only_first)
     found = [*itertools.chain.from_iterable(map(reader.add, parts)), *reader.end()]
     assert all(text for _, text in found)
     names = [(None if channel is None else channel.name, text) for channel, text in found]
@@ -50,3 +60,11 @@ def test_text_is_not_held_back() -> None:
     assert list(reader.add("e")) == [(None, "<the")]
     assert list(reader.add("<think>")) == []
     assert list(reader.add("f")) == [(THOUGHT, "f")]
+
+
+@pytest.mark.parametrize(("prompt", "text", "want"), ONLY_FIRST)
+def test_an_answer_may_have_the_first_channel_only(
+    prompt: str, text: str, want: list[tuple[str | None, str]]
+) -> None:
+    assert read(prompt, [text], is_only_first=True) == want
+    assert read(prompt, list(text), is_only_first=True) == want

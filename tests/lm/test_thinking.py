@@ -1,6 +1,7 @@
 """Budgets of thoughts; the answers wanted are those of litert_lm 0.18.1, unless a test says so."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.errors import OptionError
+from jaxdelegate.lm.constraints import words
 from jaxdelegate.lm.model_runner import ModelRunner
-from jaxdelegate.lm.thinking import ThinkingBudget
+from jaxdelegate.lm.thinking import AfterThought, ThinkingBudget
 from tests.support.language_models import (
     CHATML,
     VOCABULARY,
@@ -70,14 +72,15 @@ def test_what_may_come_next(
     assert walk(untouched, []) == want[:1]
 
 
-def thinking_bundle(start: str, end: str, opened: str = "") -> bytes:
+def thinking_bundle(start: str, end: str, opened: str = "", capacity: int = 128) -> bytes:
     """A bundle with a channel; the prompt ends with `opened`."""
 
     def edit(m: Any) -> None:
         m.channels.add(channel_name="thought", start=start, end=end, is_reasoning_channel=True)
 
     template = CHATML.replace(PROMPT, PROMPT + opened)
-    return language_bundle(template, model=language_model(seed=5), edit=edit)
+    model = language_model(seed=5, capacity=capacity)
+    return language_bundle(template, model=model, edit=edit)
 
 
 @pytest.fixture
@@ -171,13 +174,107 @@ def test_a_budget_needs_a_channel(engine: lm.Engine) -> None:
     assert said(engine, thinking_token_budget=5, enable_thinking=False)[0] == ""
 
 
-@pytest.mark.parametrize("engine", [("<think>", "</think>")], indirect=True)
-def test_a_budget_and_a_format_exclude_each_other(engine: lm.Engine) -> None:
-    config, form = lm.ThinkingConfig(thinking_token_budget=5), lm.ResponseFormat.regex("a+")
-    with engine.create_conversation(thinking_config=config) as talk:
-        with pytest.raises(OptionError, match="thinking_token_budget: expected -1 where"):
-            talk.send_message("a", response_format=form)
-        talk.send_message("a", max_output_tokens=1)
+@pytest.mark.parametrize("engine", [("<think>", "ZQ", "<think>")], indirect=True)
+def test_a_format_holds_after_the_thoughts(engine: lm.Engine) -> None:
+    """Thoughts are those without a format, as far as the budget."""
+    form = lm.ResponseFormat.regex("(ab|cd){3}")
+    for count in (0, 4):
+        config = lm.ThinkingConfig(thinking_token_budget=count)
+        with engine.create_conversation(thinking_config=config, max_output_tokens=20) as talk:
+            answer = talk.send_message("hi", response_format=form)
+        assert re.fullmatch("(ab|cd){3}", str(answer))
+        assert answer.channels.get("thought", "") == said(engine, thinking_token_budget=count)[0]
+
+
+def weather(city: str) -> str:
+    """The weather of a city."""
+    return f"sun in {city}"
+
+
+def test_calls_match_their_schemas_after_the_thoughts(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(thinking_bundle("<think>", "ZQ", "<think>", capacity=1024))
+    limits: Any = {
+        "thinking_config": lm.ThinkingConfig(thinking_token_budget=3),
+        "constrained_decoding_config": lm.ConstrainedDecodingConfig(enable=True),
+        "automatic_tool_calling": False,
+    }
+    with (
+        lm.Engine(path, lm.Backend.CPU()) as engine,
+        engine.create_conversation(tools=[weather], max_output_tokens=12, **limits) as talk,
+    ):
+        answer = talk.send_message("hi")
+    thoughts = answer.channels["thought"]
+    assert 0 < len(thoughts) <= 3
+    assert "ZQ" not in thoughts
+
+
+class _Abc:
+    """A constraint to the tokens 20, 21, 22, after which nothing follows."""
+
+    def __init__(self, tokens: tuple[int, ...] = ()) -> None:
+        self._tokens = tokens
+
+    def copy(self) -> "_Abc":
+        return _Abc(self._tokens)
+
+    def add(self, token: int) -> None:
+        self._tokens = (*self._tokens, token)
+
+    @property
+    def error(self) -> str | None:
+        return None if self._tokens == (20, 21, 22)[: len(self._tokens)] else "no"
+
+    @property
+    def is_match(self) -> bool:
+        return self._tokens == (20, 21, 22)
+
+    is_complete = is_match
+
+    def allowed(self) -> np.ndarray:
+        found = np.zeros(words(VOCABULARY), np.uint32)
+        found[0] = 1 << (20, 21, 22, 23)[len(self._tokens)]
+        return found
+
+
+@pytest.mark.parametrize(
+    ("state", "tokens", "want"),
+    [
+        # It thinks, is ended, and answers; 2 is a stop.
+        (budget(2), [7, 8, 1, 3, 9, 10, 20, 21],
+         [[7, 20], [8], -1, -1, [9], [10], [20], [21], [22]]),
+        (budget(9, is_open=True), [1, 9, 10, 20], [-1, -1, -1, [20], [21]]),
+        (budget(0, is_open=True), [9, 10], [[9], [10], [20]]),
+        # It does not think.
+        (budget(2), [20, 21], [[7, 20], [21], [22]]),
+        # What begins an answer may begin a channel, too.
+        (ThinkingBudget((20, 8), END, 2, VOCABULARY, is_open=False), [20, 21],
+         [[20], [8, 21], [22]]),
+        (ThinkingBudget((20, 8), END, 0, VOCABULARY, is_open=False), [20, 8, 9, 10],
+         [[20], [8, 21], [9], [10], [20]]),
+    ],
+)  # fmt: skip
+def test_what_may_come_next_with_a_constraint(
+    state: ThinkingBudget, tokens: list[int], want: list[Any]
+) -> None:
+    """-1: all tokens but the stop."""
+    constraint = AfterThought(_Abc(), state, [2])  # type: ignore[arg-type]
+    untouched, found = constraint.copy(), []
+    for token in [*tokens, None]:
+        assert constraint.error is None
+        assert not constraint.is_match
+        bits = np.unpackbits(constraint.allowed().view(np.uint8), bitorder="little")
+        some = np.flatnonzero(bits[:VOCABULARY]).tolist()
+        found.append(-1 if some == [i for i in range(VOCABULARY) if i != 2] else some)
+        if token is not None:
+            constraint.add(token)
+    assert found == want
+    assert untouched.allowed().any()
+    for token in (20, 21, 22)[(20, 21, 22).index(want[-1][0]) :]:
+        constraint.add(token)
+    assert constraint.is_match
+    assert constraint.is_complete
+    assert not untouched.is_match
 
 
 @pytest.mark.slow

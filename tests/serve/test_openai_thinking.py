@@ -1,6 +1,7 @@
 """Budgets of thoughts in the server: answers are those of conversations."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,16 @@ def test_streams_log_probabilities_and_responses(served: Served) -> None:
     assert message["content"][0]["text"] == text
 
 
+def test_a_grammar_holds_after_the_thoughts(served: Served) -> None:
+    thoughts, _ = wanted(served, 5)
+    fields = {"thinking_token_budget": 5, "structured_outputs": {"regex": "(<think>|cd){2}"}}
+    ((reasoning, text),) = said(served, **fields, max_tokens=30)
+    assert reasoning == thoughts
+    assert re.fullmatch("(<think>|cd){2}", text)
+
+
 def test_what_is_refused(served: Served) -> None:
     for more, param, message in (
-        ({"response_format": {"type": "json_object"}}, "thinking_token_budget", "expected none"),
         ({"thinking": {"type": "enabled", "budget_tokens": 4}},
          "thinking_token_budget and thinking.budget_tokens", "give one of them"),
         ({"thinking": {"type": "yes"}}, "thinking.type", "expected one of enabled, adaptive"),

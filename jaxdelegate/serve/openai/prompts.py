@@ -101,9 +101,6 @@ class Prompts:
         return rendered(renderer, chat)
 
     def _budget(self, chat: Chat, budget: int, text: str) -> ThinkingBudget:
-        if self.grammar is not None:
-            field = self.request.grammar_field or "tools"
-            raise ApiError(f"expected none with {field}", param=chat.budget_field)
         try:
             return self.model.engine.text.thinking_budget(budget, text)
         except OptionError as error:
@@ -184,9 +181,12 @@ class Prompts:
             return CompletionForm(name, usage, scores=scores, prompts=prompts)
         tools = request.chat.tools
         is_text = self.grammar is None or (request.grammar is None and not tools.is_required)
-        channels = self.model.engine.text.metadata.channels if is_text else ()
+        thinks = self._thinking is not None
+        channels = self.model.engine.text.metadata.channels if is_text or thinks else ()
         readers = [
-            AnswerReader(ChannelReader(channels, text), self._tool_reader(tools))
+            AnswerReader(
+                ChannelReader(channels, text, is_only_first=not is_text), self._tool_reader(tools)
+            )
             for _ in range(request.n)
         ]
         if request.echo is not None:
@@ -219,6 +219,10 @@ class Prompts:
         except OptionError as error:
             param = self.request.grammar_field or "tools"
             raise ApiError(shortened(printable(str(error)), _MOST_REASON), param=param) from None
+        if self._thinking is not None:
+            text = self.model.engine.text
+            self._constraint = text.after_thought(self._constraint, self._thinking)
+            self._thinking = None
 
     def jobs(self, client: Client) -> list[Job]:
         """The sequences to generate, `n` for each prompt."""
