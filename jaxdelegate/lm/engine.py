@@ -1,6 +1,7 @@
 """A language model from a bundle, with its tokenizer and its compiled programs."""
 
 import functools
+import logging
 import math
 import os
 import time
@@ -14,7 +15,7 @@ from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.adapters import Adapter, read_adapter
-from jaxdelegate.lm.audio.sound_encoder import SoundEncoder
+from jaxdelegate.lm.audio.sound_encoder import SoundEncoder, takes_sounds
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
@@ -34,6 +35,7 @@ from jaxdelegate.lm.configs import (
     with_activations,
     with_backend,
 )
+from jaxdelegate.lm.contents.message_contents import read_contents
 from jaxdelegate.lm.contents.prompt_contents import PromptContents
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.generation import generate, hidden_states
@@ -41,6 +43,7 @@ from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.interfaces import AbstractEngine
 from jaxdelegate.lm.language_model import LanguageModel
+from jaxdelegate.lm.messages import Contents, stated
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.places import Attention, declared_attention
 from jaxdelegate.lm.program_spec import cache_arrays
@@ -50,12 +53,13 @@ from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.text_processor import TextProcessor, declaring
 from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_map
 from jaxdelegate.lm.unsupported import refuse
-from jaxdelegate.lm.vision.image_encoder import ImageEncoder
+from jaxdelegate.lm.vision.image_encoder import ImageEncoder, takes_images
 from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
 
 _PART = "prefill_decode"
+_LOGGER = logging.getLogger("jaxdelegate")
 _MOST_ADAPTERS = 64  # that were read last, and stay in memory
 
 
@@ -374,7 +378,7 @@ class Engine(AbstractEngine):
 
     def generate(
         self,
-        prompts: Sequence[str | Sequence[int]],
+        prompts: Sequence[str | Sequence[int] | Contents],
         *,
         sampler_config: SamplerConfig | None = None,
         max_output_tokens: int | None = None,
@@ -389,7 +393,8 @@ class Engine(AbstractEngine):
         Without `batch_invariant` others may change it by rounding.
 
         Args:
-            prompts: texts, before which the start token is added; or lists of token ids.
+            prompts: texts, before which the start token is added; Contents of texts, images and
+                sounds, likewise; or lists of token ids.
             sampler_config: how tokens are chosen; None: as the bundle says, or the most likely one.
             max_output_tokens: of an answer; None: as many as `max_num_tokens` leaves.
             repetition_penalty_config: lowers the logits of tokens that the answer has already.
@@ -402,9 +407,10 @@ class Engine(AbstractEngine):
             A Completion for each prompt, in their order.
 
         Raises:
-            GenerationError: a prompt is empty, too long, or has an unknown token.
+            GenerationError: a prompt is empty, too long, or has an unknown token or a damaged file.
             ModelError: an adapter's file is damaged, or not one for the model.
-            OptionError: there are not as many adapters as prompts, or the engine was opened without
+            OptionError: it has images or sounds, and the engine was opened without their backend;
+                there are not as many adapters as prompts, or it was opened without
                 `lora_rank_config`.
         """
         if isinstance(prompts, str):
@@ -416,7 +422,7 @@ class Engine(AbstractEngine):
             suppress_tokens_config,
         )
         limit = output_limit(max_output_tokens)
-        ids = [self.text.prompt_ids(prompt) for prompt in prompts]
+        ids = [*map(self._ids, prompts)]
         if not ids:
             return []
         configs: Sequence[LoraConfig | None] = [None] * len(ids)
@@ -458,6 +464,22 @@ class Engine(AbstractEngine):
         if not ids:
             return np.empty((0, size), np.float32)
         return hidden_states(self.text, self.new_runner(self._slots_for(len(ids))), ids)
+
+    def _ids(self, prompt: str | Sequence[int] | Contents) -> list[int]:
+        """The tokens of a prompt, whose images and sounds are encoded then."""
+        if not isinstance(prompt, Contents):
+            return self.prompt_ids(prompt)
+        encoders = self.contents.encoders
+        said = {"role": "user", "content": prompt.to_json()}
+        message = stated(said, "generate", encoders)
+        files = read_contents([message], self.contents, self.max_num_images)
+        text = "".join(
+            part["text"] if part["type"] == "text" else encoders[part["type"]].rules.placeholders[0]
+            for part in message["content"]
+        )
+        ids = self.contents.ids(text, files)
+        self.contents.encode(files)
+        return [*self.text.start_ids, *ids]
 
     def _slots_for(self, prompts: int) -> int:
         return self.max_batch if self.batch_invariant else min(self.max_batch, prompts)
@@ -559,3 +581,23 @@ def _stamp(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return state.st_size, state.st_mtime_ns
+
+
+def engine_with_encoders(path: str | os.PathLike[str], **options: Any) -> Engine:
+    """An engine; it takes images and sounds, encoded where the model runs, if the bundle can.
+
+    A warning says what it does without, because parts of the bundle do not fit.
+    """
+    bundle = open_bundle(path)
+    takes = {"vision_backend": takes_images, "audio_backend": takes_sounds}
+    names = tuple(name for name, does_take in takes.items() if does_take(bundle))
+    for some in dict.fromkeys((names, names[:1], names[1:])):
+        if not some:
+            continue
+        backends: dict[str, Any] = dict.fromkeys(some, Backend())
+        try:
+            return Engine(path, **backends, **options)
+        except (ModelError, OptionError) as error:
+            shown = printable(os.fspath(path))
+            _LOGGER.warning("%s does without %s: %s", shown, " and ".join(some), error)
+    return Engine(path, **options)

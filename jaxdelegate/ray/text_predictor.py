@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,10 @@ from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import SamplerConfig, output_limit
+from jaxdelegate.lm.contents.message_contents import read_contents, without_files
 from jaxdelegate.lm.embedding_engine import EmbeddingEngine, normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions, InputOverflowStrategy
-from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.engine import Engine, engine_with_encoders
 from jaxdelegate.lm.generation import generate, score
 from jaxdelegate.lm.messages import stated
 from jaxdelegate.lm.request import Request
@@ -58,11 +60,16 @@ class _PromptTask:
         renderer = engine.text.renderer().without_lists()
         self._renderer = ToolRenderer(renderer, engine.text.tool_syntax)
 
+    def _messages(self, row: Row) -> list[dict[str, Any]]:
+        """Those of a chat. A ValueError: the engine does not take what they have."""
+        kinds = self._engine.contents.encoders
+        return [stated(message, "messages", kinds) for message in row.get("messages", ())]
+
     def _text(self, row: Row) -> str:
         """The text that the model continues. A ValueError: the template refuses the messages."""
         if "messages" not in row:
             return str(row["prompt"])
-        messages = [stated(message, "messages") for message in row["messages"]]
+        messages = [*map(without_files, self._messages(row))]
         try:
             return self._renderer.render(messages, self._context, ends=True)
         except ModelError as error:  # it begins with the bundle's path
@@ -97,18 +104,21 @@ class Generate(_PromptTask):
         self._sampler, self._limit = sampler, output_limit(max_output_tokens)
 
     def item(self, row: Row) -> Item:
-        text = self._text(row)
-        ids = self._engine.prompt_ids(text)
+        text, contents = self._text(row), self._engine.contents
+        files = read_contents(self._messages(row), contents)
+        ids = [*self._engine.text.start_ids, *contents.ids(text, files)]
         self._engine.graph.check(ids, has_answer=True)
         seed = row.get("seed", _seed_of(self._sampler.seed or 0, ids))
         engine_text = self._engine.text
         params = engine_text.sampling_params(dataclasses.replace(self._sampler, seed=seed))
         channels = engine_text.metadata.channels if "messages" in row else ()
-        return Item(len(ids), (Request(ids, self._limit, params), ChannelReader(channels, text)))
+        request = Request(ids, self._limit, params)
+        return Item(len(ids), (request, ChannelReader(channels, text), files))
 
     def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:
         has_scores = "log_probabilities" in names
-        requests, readers = zip(*(item.value for item in items), strict=True)
+        requests, readers, files = zip(*(item.value for item in items), strict=True)
+        self._engine.contents.encode(itertools.chain(*files))
         # As many slots for a few rows: rounding does not depend on the size of a batch.
         runner = self._engine.new_runner(self._engine.max_batch)
         scoring = [dataclasses.replace(request, has_scores=has_scores) for request in requests]
@@ -131,7 +141,7 @@ def _answer(reader: ChannelReader, completion: Completion) -> Row:
 
 def _seed_of(seed: int, ids: Sequence[int]) -> int:
     """A seed that depends on the prompt, not on the other rows."""
-    numbers = np.array([seed, *ids], np.int64)
+    numbers = np.array([seed, *(i % (1 << 63) for i in ids)], np.int64)  # places of files are large
     return int.from_bytes(hashlib.sha256(numbers.tobytes()).digest()[:4], "little")
 
 
@@ -310,7 +320,8 @@ class TextPredictor(BatchPredictor[list[Item]]):
             engine = (EmbeddingEngine if is_encoder else Engine)(model, **arguments)
             self._task = Embed(engine, embedding_options or EmbeddingOptions())
         else:
-            engine = Engine(model, max_num_tokens=max_num_tokens, **arguments)
+            opened = engine_with_encoders if task == "generate" else Engine
+            engine = opened(model, max_num_tokens=max_num_tokens, **arguments)
             context, sampler = chat_template_kwargs or {}, sampler_config or SamplerConfig()
             self._task = (
                 Score(engine, context)

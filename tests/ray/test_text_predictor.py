@@ -16,6 +16,7 @@ from jaxdelegate.ray import PredictionError, Predictor, TextPredictor, text_pred
 from tests.serve.stock import NETWORKS
 from tests.support.language_models import CHATML, language_bundle
 from tests.support.text_encoders import embedding_bundle
+from tests.support.vision_models import file_of, patch_encoder, picture, vision_bundle
 
 PROMPTS = ["x", "What is 2 + 3?", "", "The quick brown fox jumps over the dog", "äöü €", "x", "Hi"]
 CHAT = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "Hello"}]
@@ -127,6 +128,36 @@ def test_chats_are_answered_by_the_bundle_s_template(path: Path, engine: lm.Engi
         text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in chat)
         prompt = f"{text}<|im_start|>assistant\n"
         assert answer == answer_of(engine, prompt, sampler_config=lm.SamplerConfig()).text
+
+
+def test_chats_with_images(tmp_path: Path) -> None:
+    path, files = tmp_path / "sees.litertlm", [tmp_path / "0.png", tmp_path / "1.jpg"]
+    path.write_bytes(vision_bundle())
+    files[0].write_bytes(file_of(picture(30, 20)))
+    files[1].write_bytes(file_of(picture(20, 20, seed=1), "JPEG"))
+    question = {"type": "text", "text": "what is it?"}
+    images = [[{"type": "image", "path": str(file)}] for file in (*files, files[0])]
+    images += [[], [*images[0], *images[1]]]
+    chats = [[{"role": "user", "content": [*own, question]}] for own in images]
+    lost = [{"role": "user", "content": [{"type": "image", "path": "/missing.png"}, question]}]
+    predictor = TextPredictor(path, inputs={"messages": "chat"}, max_output_tokens=6)
+    found = predictor({"chat": objects(*chats)})
+    cpu = lm.Backend.CPU()
+    with lm.Engine(path, cpu, vision_backend=cpu) as engine:
+        for row, chat in enumerate(chats):
+            with engine.create_conversation(max_output_tokens=6) as conversation:
+                assert str(conversation.send_message(chat[0])) == found["generated_text"][row]
+                count = conversation.get_benchmark_info().last_prefill_token_count
+                assert count == found["num_input_tokens"][row]
+    with pytest.raises(PredictionError, match=r"/missing.png: No such file"):
+        predictor({"chat": objects(chats[0], lost)})
+
+
+def test_images_of_a_bundle_whose_vision_parts_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "reads.litertlm"
+    path.write_bytes(vision_bundle(encoder=patch_encoder((5,))))
+    found = TextPredictor(path, max_output_tokens=2)({"prompt": objects("Hi")})
+    assert found["num_generated_tokens"][0] == 2
 
 
 def test_what_a_chat_says_in_channels_is_no_answer(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import logging
 import os
 import secrets
 from collections.abc import Hashable, Mapping, Sequence
@@ -10,20 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.bundles.bundle import open_bundle
-from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.adapters import Adapter, read_rank
-from jaxdelegate.lm.audio.sound_encoder import takes_sounds
 from jaxdelegate.lm.background_compiler import Work
 from jaxdelegate.lm.configs import (
-    Backend,
     LoraConfig,
     LoraRankConfig,
     RepetitionPenaltyConfig,
     SamplerConfig,
 )
 from jaxdelegate.lm.constraints import Constraint, Grammar
-from jaxdelegate.lm.engine import Engine
+from jaxdelegate.lm.engine import Engine, engine_with_encoders
 from jaxdelegate.lm.generation import hidden_state_request
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
@@ -33,7 +29,6 @@ from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.thinking import ThinkingBudget
 from jaxdelegate.lm.tool_prompts import ToolRenderer
-from jaxdelegate.lm.vision.image_encoder import takes_images
 from jaxdelegate.lm.warm_up import warm_programs, with_contents
 from jaxdelegate.serve.clients import Client
 from jaxdelegate.serve.metrics import TextRecorder
@@ -46,7 +41,6 @@ from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings
 from jaxdelegate.waiting import waiting
 
-_LOG = logging.getLogger("jaxdelegate.serve")
 _NEVER = (1 << 31) - 1  # tokens before a stop
 _DEFAULT_K = 64  # a token is one of the most likely ones
 _EMBEDDINGS = " embeddings"  # a key of their own for turns, so that a client's chats go on
@@ -197,7 +191,8 @@ class LanguageModel(TextModel):
 
     def _prepare(self) -> None:
         settings, close = self.settings, self.worker.resources.callback
-        self.engine = self._opened(
+        self.engine = engine_with_encoders(
+            self._path,
             max_num_tokens=settings.max_num_tokens,
             enable_speculative_decoding=settings.speculative_decoding,
             batch_invariant=settings.batch_invariant,
@@ -223,21 +218,6 @@ class LanguageModel(TextModel):
         if not rank:
             raise OptionError(f"lora: expected a LoRA adapter, got {path!r}, which has no factors")
         return rank
-
-    def _opened(self, **options: Any) -> Engine:
-        """The engine; it takes images and sounds, encoded where the model runs, if it can."""
-        bundle = open_bundle(self._path)
-        takes = {"vision_backend": takes_images, "audio_backend": takes_sounds}
-        names = tuple(name for name, does_take in takes.items() if does_take(bundle))
-        for some in dict.fromkeys((names, names[:1], names[1:])):
-            if not some:
-                continue
-            backends: dict[str, Any] = dict.fromkeys(some, Backend())
-            try:
-                return Engine(self._path, **backends, **options)
-            except (ModelError, OptionError) as error:
-                _LOG.warning("%s does without %s: %s", self.name, " and ".join(some), error)
-        return Engine(self._path, **options)
 
     def _warm_up(self, engine: Engine) -> None:
         """Load or compile what most requests need; a thread does the rest when it is needed."""

@@ -105,6 +105,23 @@ def test_images_of_earlier_messages(engine: lm.Engine):
     assert str(answer) == text_of(engine, answer_by_numpy(prompt, 6))
 
 
+def test_prompts_with_images(engine: lm.Engine):
+    first, second = rows(engine, FIRST), rows(engine, SECOND)
+    prompts = [
+        [BOS, *ids("a"), START, *first, *ids("?")],
+        [BOS, START, *second, *ids("or"), START, *first, *ids("!")],
+        [BOS, *ids("text")],
+    ]
+    one, other = Content.ImageBytes(FIRST), Content.ImageBytes(SECOND)
+    given = [Contents.of("a", one, "?"), Contents.of(other, "or", one, "!"), "text"]
+    found = engine.generate(given, max_output_tokens=6)
+    wanted = [until_stop(answer_by_numpy(prompt, 6)) for prompt in prompts]
+    assert [each.token_ids for each in found] == wanted
+    assert [each.prompt_tokens for each in found] == [len(prompt) for prompt in prompts]
+    with pytest.raises(GenerationError, match=r"image 1 of the message: .* is damaged"):
+        engine.generate([Contents.of(Content.ImageBytes(FIRST[:100]), "?")])
+
+
 def test_forms_of_one_image(engine: lm.Engine, tmp_path: Path):
     wanted = said(engine, Content.ImageBytes(FIRST), "?")
     (tmp_path / "image").write_bytes(FIRST)
