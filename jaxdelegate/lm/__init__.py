@@ -44,6 +44,7 @@ from jaxdelegate.lm.model_info import (
 from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_from_function
 from jaxdelegate.lm.unsupported import missing
+from jaxdelegate.lm.vision.image_inputs import ImageInputs, image_inputs
 
 ModelType = LiteRtLmModelType
 
@@ -66,6 +67,7 @@ __all__ = [
     "EmbeddingOptions",
     "EmbeddingResponse",
     "Engine",
+    "ImageInputs",
     "InputOverflowStrategy",
     "LiteRtLmConstraintProviderType",
     "LiteRtLmModality",
@@ -91,6 +93,7 @@ __all__ = [
     "ToolCall",
     "ToolEventHandler",
     "empty_caches",
+    "image_inputs",
     "set_min_log_severity",
     "step_inputs",
     "tool_from_function",
