@@ -130,6 +130,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "docs/lm.md": language,
     "docs/evaluation.md": images,
     "docs/fine_tuning.md": int8,
+    "docs/from_jax.md": int8,
     "docs/jax.md": trainable,
     "docs/stock_interpreters.md": libraries,
     "docs/api/litert.md": libraries,

@@ -9,6 +9,10 @@ import numpy as np
 from jaxdelegate.conversion.emitter import Emitter
 from jaxdelegate.conversion.graph import Graph, Node, Value
 from jaxdelegate.conversion.table import Primitive
+from jaxdelegate.errors import ModelError, TensorError
+from jaxdelegate.function.functions import Functions
+from jaxdelegate.function.saving.saving import changed
+from jaxdelegate.function.weights import FileWeights
 from jaxdelegate.function.written_calls import WrittenCall
 from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator, Subgraph, Tensor
@@ -20,18 +24,61 @@ Shapes = Mapping[int, tuple[Any, ...]]
 
 
 def _model(e: Emitter, *operands: Value, call: WrittenCall) -> list[Value]:
-    count = len(call.leaves)
-    changed = _changed_tensors(e, call, operands[:count])
-    writer = _Writer(e, call, changed)
-    subgraph = call.model.subgraphs[call.ends.subgraph]
+    count, ends = len(call.leaves), call.called.ends
+    new = {
+        name: v
+        for name, v, own in zip(call.leaves, operands[:count], _own(call), strict=True)
+        if not (v.is_constant and np.array_equal(v.data, own))
+    }
+    subgraphs = _stored(e, call, {n: v.data for n, v in new.items() if v.is_constant})
+    writer = _Writer(e, subgraphs, _computed(e, call, new))
+    subgraph = subgraphs[ends.subgraph]
     tensors = {
         i: _entering(e, v, subgraph.tensors[i])
-        for i, v in zip(call.ends.inputs, operands[count:], strict=True)
+        for i, v in zip(ends.inputs, operands[count:], strict=True)
     }
     shapes = {i: spec.shape for i, spec in enumerate(call.specs) if not spec.is_dynamic}
     known = writer.write(e.graph, subgraph, tensors, shapes)
-    results = [known[i] for i in call.ends.outputs]
-    return [_leaving(e, v) for v in results] if call.io == "float" else results
+    results = [known[i] for i in ends.outputs]
+    return [_leaving(e, v) for v in results] if call.mode.io == "float" else results
+
+
+def _own(call: WrittenCall) -> list[np.ndarray]:
+    """The values in the file of the leaves that are operands."""
+    leaves = call.weights.leaves(call.mode)
+    return [np.asarray(leaves[name]) for name in call.leaves]
+
+
+def _stored(e: Emitter, call: WrittenCall, new: Mapping[str, Any]) -> Sequence[Subgraph]:
+    """The subgraphs with new weights and scales, as the file that `model.save` writes has them."""
+    model = call.called.model
+    if not new:
+        return model.subgraphs
+    try:
+        functions = Functions(call.called.file, model.view)
+        return changed(functions, new, model.view).graph.subgraphs
+    except (TensorError, ModelError) as error:
+        e.refuse("the file cannot hold its new weights", str(error))
+
+
+def _computed(
+    e: Emitter, call: WrittenCall, new: Mapping[str, Value]
+) -> dict[tuple[int, int], Value]:
+    """The tensors whose values depend on inputs of the function."""
+    known = call.weights.parameters if isinstance(call.weights, FileWeights) else {}
+    computed = {}
+    for name, value in new.items():
+        if value.is_constant:
+            continue
+        p = known.get(name)
+        is_float = p is not None and p.quantization is None and p.stored_dtype == value.dtype
+        if p is None or not p.tensors or not is_float:
+            e.refuse(
+                f"{name!r} depends on an input, and the file does not store it as float32",
+                "close over its value, or give it by params=",
+            )
+        computed.update(dict.fromkeys(p.tensors, value))
+    return computed
 
 
 def _entering(e: Emitter, v: Value, tensor: Tensor) -> Value:
@@ -68,36 +115,16 @@ def _quantized(e: Emitter, op: str, v: Value, dtype: np.dtype, q: Quantization |
     return result
 
 
-def _changed_tensors(
-    e: Emitter, call: WrittenCall, leaves: Sequence[Value]
-) -> dict[tuple[int, int], Value]:
-    """The new values of tensors whose leaves are not the file's."""
-    changed = {}
-    for name, value in zip(call.leaves, leaves, strict=True):
-        parameter = call.weights.parameters[name]
-        if value.is_constant and np.array_equal(value.data, np.asarray(call.weights.params[name])):
-            continue
-        if parameter.quantization is not None or parameter.stored_dtype != value.dtype:
-            e.refuse(f"the file stores its weight {name!r} in another type than float32", _SAVE)
-        if value.shape != parameter.shape:
-            e.refuse(
-                f"its weight {name!r} has the shape {list(value.shape)}, the file's has "
-                f"{list(parameter.shape)}",
-                "change its values only",
-            )
-        if not parameter.tensors:
-            e.refuse(f"its weight {name!r} follows from others", _SAVE)
-        changed.update(dict.fromkeys(parameter.tensors, dataclasses.replace(value, name=name)))
-    return changed
-
-
 class _Writer:
     """Copies operators into graphs."""
 
     def __init__(
-        self, e: Emitter, call: WrittenCall, changed: Mapping[tuple[int, int], Value]
+        self,
+        e: Emitter,
+        subgraphs: Sequence[Subgraph],
+        computed: Mapping[tuple[int, int], Value],
     ) -> None:
-        self._e, self._subgraphs, self._changed = e, call.model.subgraphs, changed
+        self._e, self._subgraphs, self._computed = e, subgraphs, computed
 
     def write(
         self, graph: Graph, subgraph: Subgraph, known: dict[int, Value], shapes: Shapes
@@ -114,10 +141,7 @@ class _Writer:
         return known
 
     def _constant(self, subgraph: Subgraph, t: Tensor) -> Value:
-        new = self._changed.get((subgraph.index, t.index))
-        if new is not None:
-            return dataclasses.replace(new, name=t.name)
-        return _value(t, t.shape, t.data)
+        return self._computed.get((subgraph.index, t.index)) or _value(t, t.shape, t.data)
 
     def _operator(
         self,

@@ -37,7 +37,8 @@ def traced(
     leaves, tree = jax.tree.flatten((*given, *examples))
     shapes = [_example(key, leaf) for leaf in leaves]
     flat, out = _flattened(function, tree)
-    jaxpr = _jaxpr(key, flat, shapes)
+    with written_calls():
+        jaxpr = jax.make_jaxpr(flat)(*shapes)
     graph = Graph(key)
     values: list[Value] = []
     inputs: dict[str, Value] = {}
@@ -56,19 +57,6 @@ def traced(
     opened = _Opened(inner)
     results = run(Emitter(graph), opened, [*consts, *values])
     return Traced(graph, inputs, _outputs(key, graph, out[0], results))
-
-
-def _jaxpr(key: str, flat: Callable[..., Any], shapes: Sequence[Any]) -> Any:
-    try:
-        with written_calls():
-            return jax.make_jaxpr(flat)(*shapes)
-    except NotImplementedError as error:
-        if "tflite_model" not in str(error):
-            raise
-        raise ConversionError(
-            f"from_jax: {key}: a model of jaxdelegate.load is written as its operators, which have "
-            "no gradient and no batch; call it outside of jax.grad and jax.vmap"
-        ) from error
 
 
 class _Opened:

@@ -68,7 +68,7 @@ class SubgraphFunction:
         self._compilers, self._options = model.compilers, view.options
         self._subgraph = entry.subgraph
         _, self._inputs, self.outputs = ends
-        self._entry = model, ends, entry
+        self._called = written_calls.Called(key.model, model, ends, entry)
         constants = ((i, entry.declared[i].const) for i in ends.outputs)
         self._constants = {i: value for i, value in constants if value is not None}
         self._plans = WholePlans(entry, ends.inputs, ends.outputs, most)
@@ -204,10 +204,18 @@ class SubgraphFunction:
                 initial states.
             mode: how it computes.
         """
-        if state is None:
-            written = written_calls.outputs_of(self, self._entry, params, arrays, mode)
-            if written is not None:
-                return written, {}
+
+        def plain(params: Params, arrays: Sequence[Any]) -> tuple[Any, ...]:
+            return self._traced(params, arrays, state, mode)[0]
+
+        written = written_calls.outputs_of(
+            self._called, self._weights(mode), params, arrays, mode, state=state, plain=plain
+        )
+        return self._traced(params, arrays, state, mode) if written is None else (written, {})
+
+    def _traced(
+        self, params: Params, arrays: Sequence[Any], state: Params | None, mode: Mode
+    ) -> tuple[tuple[Any, ...], Params]:
         params = self._weights(mode).fitting(params, mode)
         states = None if state is None else self._states.fitting(state)
         # The jitted function must get the inputs' 64-bit dtypes.

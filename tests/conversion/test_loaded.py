@@ -10,7 +10,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 
 import jaxdelegate
-from jaxdelegate.errors import ConversionError
+from jaxdelegate.errors import ConversionError, TensorError
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.op_lowering.options import IfOptions
 from jaxdelegate.quant.params import Quantization
@@ -122,34 +122,130 @@ def test_changed_weights() -> None:
     assert constants(given) == constants(content)
 
 
+@pytest.mark.litert
+def test_weights_that_depend_on_an_input() -> None:
+    content = NETWORKS["mobilenet"]()
+    (image,) = examples(content)
+    apply, params = jaxdelegate.load(content).function()
+    name = next(n for n, leaf in params.items() if leaf.ndim == 1 and leaf.size > 10)
+
+    def scaled(x: Any, factor: Any) -> Any:
+        return apply({**params, name: params[name] * factor}, x)[0]
+
+    factor = np.float32(3)
+    written = jaxdelegate.from_jax(scaled, image, factor)
+    assert operators(written) == ["MUL", *operators(content)]
+    np.testing.assert_allclose(
+        run(written, [image, factor])[0], scaled(image, factor), rtol=1e-5, atol=1e-6
+    )
+    quantized = NETWORKS["int8_mobilenet"]()
+    apply, params = jaxdelegate.load(quantized).function(io="float")
+    name = next(n for n, leaf in params.items() if leaf.ndim == 4)
+    with pytest.raises(ConversionError, match=r"depends on an input.*close over its value"):
+        jaxdelegate.from_jax(scaled, image, factor)
+
+
 def test_changed_shapes() -> None:
     content = NETWORKS["mobilenet"]()
     (image,) = examples(content)
     apply, params = jaxdelegate.load(content).function()
     name = next(n for n, leaf in params.items() if leaf.ndim == 4)
     changed = {**params, name: params[name][..., :1]}
-    with pytest.raises(ConversionError, match="change its values only"):
+    with pytest.raises(TensorError, match="expected the shape"):
         jaxdelegate.from_jax(lambda x: apply(changed, x)[0], image)
 
 
-def test_changed_weights_of_a_quantized_model() -> None:
+def test_weights_that_the_file_cannot_hold() -> None:
     content = NETWORKS["int8_mobilenet"]()
     (image,) = examples(content)
     apply, params = jaxdelegate.load(content).function()
     name = next(n for n, leaf in params.items() if leaf.ndim == 4)
-    changed = {**params, name: params[name] * 2}
-    with pytest.raises(ConversionError, match=r"in another type.*model\.save\(path, params\)"):
+    changed = {**params, name: params[name] * np.nan}
+    with pytest.raises(ConversionError, match=r"cannot hold its new weights.*NaN or infinite"):
         jaxdelegate.from_jax(lambda x: apply(changed, x)[0], image)
 
 
-@pytest.mark.parametrize("transformed", [jax.vmap, jax.grad])
-def test_a_model_that_is_transformed(transformed: Any) -> None:
-    content = NETWORKS["mobilenet"]()
-    (image,) = examples(content)
+TRAINED: dict[str, dict[str, Any]] = {
+    "weights": {},
+    "fake_quantized": {"weights": "fake_quantized"},
+    "learned": {"weights": "fake_quantized", "ranges": "learned"},
+}
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("mode", TRAINED)
+def test_trained_and_with_a_new_head(mode: str) -> None:
+    """The integers are those of `model.save`, and the head's input is the saved file's output."""
+    content = NETWORKS["int8_mobilenet"]()
     model = jaxdelegate.load(content)
-    function = transformed(lambda x: model(x)[0].sum())
-    with pytest.raises(ConversionError, match=r"call it outside of jax\.grad and jax\.vmap"):
-        jaxdelegate.from_jax(function, image[None] if transformed is jax.vmap else image)
+    apply, params = model.function(io="float", **TRAINED[mode])
+    shape = open_model(content).subgraphs[0].tensors[0].shape
+    x = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+    trained = {n: leaf * (1.01 if n in model.scales else 0.97) for n, leaf in params.items()}
+    head = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
+    written = jaxdelegate.from_jax(lambda a: jax.nn.softmax(apply(trained, a)[0] @ head), x)
+    saved = model.to_bytes(trained)
+    assert saved != content
+    names = operators(written)
+    assert names == ["QUANTIZE", *operators(content), "DEQUANTIZE", "FULLY_CONNECTED", "SOFTMAX"]
+    old, new = constants(saved), constants(written)
+    assert {name: new[name] for name in old} == old
+    (want,) = run(model.to_bytes(trained, io="float32"), [x])
+    np.testing.assert_allclose(run(written, [x])[0], jax.nn.softmax(want @ head), rtol=1e-5)
+
+
+def test_a_quantized_model_that_becomes_float(caplog: pytest.LogCaptureFixture) -> None:
+    model = jaxdelegate.load(NETWORKS["int8_mobilenet"]())
+    apply, params = model.function(io="float")
+    x = np.zeros((1, 32, 32, 3), np.float32)
+    written = jaxdelegate.from_jax(lambda a: apply(params, a, state={})[0][0], x)
+    assert "QUANTIZE" not in operators(written)
+    assert "is written in floats, not by its operators: it is called with a state" in caplog.text
+
+
+def _dense(quantized: bool = False) -> bytes:
+    b = ModelBuilder()
+    q = Quantization(np.array([0.5], np.float32), np.zeros(1, np.int64)) if quantized else None
+    dtype = np.dtype(np.int8 if quantized else np.float32)
+    x, y = b.input((1, 4), dtype, quantization=q), b.tensor((1, 4), dtype, quantization=q)
+    b.operator("SQUARE" if q is None else "RELU", [x], [y])
+    b.outputs(y)
+    return b.build()
+
+
+TRANSFORMED: dict[str, Callable[[Any], Any]] = {
+    "vmap": lambda f: jax.vmap(lambda x: f(x[None])[0]),
+    "grad": lambda f: jax.grad(lambda x: (f(x) ** 2).sum()),
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x * 2,))[1],
+    "hessian": lambda f: jax.vmap(jax.hessian(lambda x: f(x[None]).sum())),
+}
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_model_that_is_transformed(name: str) -> None:
+    """In floats it becomes JAX's operators; integers would silently become floats."""
+    rows = 1 if name in ("grad", "jvp") else 3
+    x = np.arange(4 * rows, dtype=np.float32).reshape(rows, 4)
+    model = jaxdelegate.load(_dense())
+    function = TRANSFORMED[name](lambda a: model(a)[0])
+    written = jaxdelegate.from_jax(function, x)
+    np.testing.assert_allclose(run(written, [x])[0], function(x), rtol=1e-5)
+    apply, params = jaxdelegate.load(_dense(quantized=True)).function(io="float")
+    instead = (
+        r"jax\.vmap: call model\.batched" if rows > 1 and name == "vmap" else r"jax\.(grad|vmap)"
+    )
+    with pytest.raises(ConversionError, match=f"not inside of {instead}"):
+        jaxdelegate.from_jax(TRANSFORMED[name](lambda a: apply(params, a)[0]), x)
+
+
+@pytest.mark.litert
+def test_a_batch_of_a_quantized_model() -> None:
+    model = jaxdelegate.load(_dense(quantized=True)).batched(3)
+    x = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)
+    written = jaxdelegate.from_jax(lambda a: model(a)[0], x)
+    assert operators(written) == ["RELU"]
+    np.testing.assert_array_equal(run(written, [x])[0], np.maximum(x, 0))
 
 
 @pytest.mark.litert

@@ -29,6 +29,7 @@ from jaxdelegate.function.saving.stored_leaves import (
 )
 from jaxdelegate.function.signatures import did_you_mean
 from jaxdelegate.function.training.trainable import SUFFIX, Trainable
+from jaxdelegate.function.views import View
 from jaxdelegate.model.bundle_writing import write_model
 from jaxdelegate.model.editing import Edited, edited, read_again
 from jaxdelegate.model.half import castable, with_halves
@@ -320,14 +321,18 @@ def saved(
 
 def exact(functions: Functions, params: Mapping[str, Any] | None) -> Functions:
     """See `CallableModel.exact`."""
-    result, view = _edited(functions, params), functions.view
+    options = dataclasses.replace(functions.view.options, quant_mode="integer")
+    return changed(functions, params, dataclasses.replace(functions.view, options=options))
+
+
+def changed(functions: Functions, params: Mapping[str, Any] | None, view: View) -> Functions:
+    """The functions of the file that is saved with these params."""
+    result = _edited(functions, params)
     if result.groups:
         raise ModelError(
-            "exact: weights are in files next to the model: save the model, and load that file"
+            "save: weights are in files next to the model: save it to a path, and load that file"
         )
-    options = dataclasses.replace(view.options, quant_mode="integer")
-    file = read_again(functions.file, result.content)
-    return Functions(file, dataclasses.replace(view, options=options), bytes(result.content))
+    return Functions(read_again(functions.file, result.content), view, bytes(result.content))
 
 
 def _edited(
