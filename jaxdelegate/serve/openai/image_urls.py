@@ -114,7 +114,7 @@ def _connected(address: str, port: int, seconds: float) -> socket.socket:
 
 
 def _secured(sock: socket.socket, host: str) -> ssl.SSLSocket:
-    """The same connection with TLS, before its handshake."""
+    """Add TLS to a connection, before its handshake."""
     context = ssl.create_default_context()
     return context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
 
