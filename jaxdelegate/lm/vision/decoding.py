@@ -1,26 +1,16 @@
 """Files of images to pixels. They are untrusted: a child process decodes them, within limits."""
 
-import tempfile
-
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
-from jaxdelegate.lm.child import Child, EndedError, RefusedError
+from jaxdelegate.lm.contents.file_decoder import FileDecoder
 from jaxdelegate.lm.contents.message_contents import MOST_BYTES
 from jaxdelegate.optional import optional_module
-from jaxdelegate.text import printable, shortened
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM")  # those of LiteRT-LM that begin with a signature
 MOST_PIXELS = 1 << 25
-_MOST_REASON = 200  # characters of an error of the decoder
-_SECONDS = 3  # of the processor; an image of the most pixels takes one
-CHILD = Child(
-    "vision/decoding_script.py",
-    seconds=30,
-    stack_bytes=1 << 23,
-    memory_bytes=1 << 30,
-    cpu_seconds=_SECONDS,
-)
+# An image of the most pixels takes a second.
+_DECODER = FileDecoder("vision/decoding_script.py", "image", 3, "make it smaller")
 
 
 def pixels_of(data: bytes) -> np.ndarray:
@@ -50,19 +40,4 @@ def _answer(data: bytes, *, is_decoded: bool) -> tuple[tuple[int, int], np.ndarr
         raise GenerationError(f"the image: {expected}: send a smaller file")
     optional_module("PIL.Image", "lm")
     question = {"formats": FORMATS, "most_pixels": MOST_PIXELS, "is_decoded": is_decoded}
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        try:
-            size = CHILD.answer({"path": file.name, **question})
-        except RefusedError as error:
-            raise GenerationError(shortened(printable(str(error)), _MOST_REASON)) from error
-        except EndedError as error:
-            raise GenerationError(f"the image: {_why(error)}: make it smaller") from error
-        return size, np.fromfile(file.name, np.uint8)
-
-
-def _why(error: EndedError) -> str:
-    if error.is_late:
-        return f"decoding it takes longer than {_SECONDS} s"
-    return f"decoding it ends the process that does it ({error})"
+    return _DECODER.answer(data, question)
