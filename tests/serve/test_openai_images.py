@@ -5,12 +5,14 @@ import concurrent.futures
 import contextlib
 import queue
 import random
+import re
 import resource
 import struct
 import threading
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -116,6 +118,26 @@ def test_the_client_of_openai(served: Served):
         model="tiny", input=[{"role": "user", "content": parts}], temperature=0, max_output_tokens=8
     )
     assert response.output_text == answer
+
+
+def test_the_code_of_the_page(
+    served: Served,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    photo = file_of(picture(40, 30), "JPEG")
+    Path("photo.jpg").write_bytes(photo)
+    text = (Path(__file__).parents[2] / "docs" / "lm_serving.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if "image_url" in block)
+    code = block.replace("localhost:8000", f"127.0.0.1:{served.port}")
+    exec(code.replace('model="chat"', 'model="tiny"'), names := dict[str, Any]())
+    names["client"].close()
+    assert (
+        capsys.readouterr().out == wanted(served, IMAGE(photo), "What is it?", count=128)[0] + "\n"
+    )
 
 
 def test_equal_images_share_their_prefix(served: Served):
