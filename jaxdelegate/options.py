@@ -85,7 +85,7 @@ class DelegateOptions:
     """Options of JaxDelegate, with the names of TfLiteGpuDelegateOptionsV2 where it has them."""
 
     platform: Platform | None = _option(
-        None, "Where partitions run; unset: JAX's default platform.", keyed=True
+        None, "Where partitions run; unset: JAX's default.", keyed=True
     )
     device_index: int = _option(0, "Which device of the platform.", keyed=True)
     is_precision_loss_allowed: bool | None = _option(
