@@ -472,6 +472,10 @@ class Engine(AbstractEngine):
         encoders = self.contents.encoders
         said = {"role": "user", "content": prompt.to_json()}
         message = stated(said, "generate", encoders)
+        for part in message["content"]:
+            if part["type"] not in ("text", *encoders):
+                kind = part["type"]
+                raise OptionError(f"generate: expected texts, images and sounds, got a {kind!r}")
         files = read_contents([message], self.contents, self.max_num_images)
         text = "".join(
             part["text"] if part["type"] == "text" else encoders[part["type"]].rules.placeholders[0]

@@ -201,7 +201,7 @@ def test_other_requests_that_are_refused(served: Served):
     half = shown(file_of(picture(1, 1).resize((4096, 4097))))
     image = shown(FIRST)
     for parts, fields, problem in (
-        ([image, text("?")], {"model": "reads"}, "'reads' reads text only"),
+        ([image, text("?")], {"model": "reads"}, "'reads' takes no images"),
         ([image, text("?")], {"prompt_logprobs": 0}, "expected only without images and sounds"),
         ([text("<|image|>"), image], {}, "got 2: the chat template must write one"),
         ([image] * 33, {}, "expected at most 32 images in a request, got 33"),

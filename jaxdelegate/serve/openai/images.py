@@ -82,7 +82,7 @@ def read_images(
         return []
     encoder, first = model.engine.images, parts[0]["where"]
     if encoder is None:
-        raise ApiError(f"{shown(model.name)} reads text only", param=first)
+        raise ApiError(f"{shown(model.name)} takes no images", param=first)
     if len(parts) > _MOST_IMAGES:
         expected = f"expected at most {_MOST_IMAGES} images in a request, got {len(parts)}"
         raise ApiError(expected, param=parts[_MOST_IMAGES]["where"])

@@ -120,6 +120,10 @@ def test_prompts_with_images(engine: lm.Engine):
     assert [each.prompt_tokens for each in found] == [len(prompt) for prompt in prompts]
     with pytest.raises(GenerationError, match=r"image 1 of the message: .* is damaged"):
         engine.generate([Contents.of(Content.ImageBytes(FIRST[:100]), "?")])
+    with pytest.raises(
+        OptionError, match="expected texts, images and sounds, got a 'tool_response'"
+    ):
+        engine.generate([Contents.of("?", Content.ToolResponse("f", 1))])
 
 
 def test_forms_of_one_image(engine: lm.Engine, tmp_path: Path):
