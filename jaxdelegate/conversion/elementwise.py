@@ -95,6 +95,10 @@ def _div(e: Emitter, a: Any, b: Any) -> Any:
         e.refuse("there is no complex division", "write it with the parts of its inputs")
     if isinstance(a, Complex):
         return Complex(_div(e, a.re, b), _div(e, a.im, b))
+    if a.dtype.kind == "u" and a.dtype.itemsize <= 4:
+        low, high = range_of(b)
+        if low == high > 0 and high & (high - 1) == 0:  # jnp.searchsorted halves by it
+            return _op("RIGHT_SHIFT")(e, a, e.const(high.bit_length() - 1, a.dtype))
     return _op("DIV")(e, a, b)
 
 

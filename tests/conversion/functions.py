@@ -220,6 +220,12 @@ def unsigned(x: Any) -> Any:
     return moved, jnp.sort(x), x.at[1].set(7), x.at[1].add(7), x[::-1] & 255
 
 
+def searched(x: Any) -> Any:
+    """It halves unsigned integers."""
+    grid = jnp.linspace(-2, 2, 9, dtype=np.float32)
+    return jnp.searchsorted(grid, x), jnp.interp(x, grid, grid * grid)
+
+
 def several_keys(a: Any, b: Any) -> Any:
     return (
         lax.sort((a, b, a * 2), num_keys=2),
@@ -456,4 +462,5 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "gradient": (gradient, (normal(2, 8),)),
     "one_hot": (one_hot, (below(5, 6),)),
     "constants_out": (constants_out, (normal(2),)),
+    "searched": (searched, (normal(12),)),
 }
