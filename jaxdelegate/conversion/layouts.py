@@ -147,7 +147,24 @@ def _merged_reshapes(r: Rewriter, node: Node) -> Value | None:
     before = producer(x, "RESHAPE")
     if before is not None:
         return r.emitter.reshape(_source(before), node.output.shape)
-    return _kept_dimensions(r, node)
+    moved = _reshape_of_transpose(r, node)
+    return _kept_dimensions(r, node) if moved is None else moved
+
+
+def _reshape_of_transpose(r: Rewriter, node: Node) -> Value | None:
+    """A reshape that only adds or removes dimensions of size 1, before a transpose."""
+    before = producer(node.inputs[0], "TRANSPOSE")
+    places = None if before is None else _places(_source(node).shape, node.output.shape)
+    if before is None or places is None or not r.is_read_once(before.output):
+        return None
+    x, perm = _source(before), numbers(before.inputs[1])
+    froms = {i: perm[j] for i, j in places.items()}  # dimension of y: dimension of x
+    place = dict(zip(sorted(froms.values()), sorted(froms), strict=True))
+    shape = [1] * node.output.rank
+    for i, j in place.items():
+        shape[j] = x.shape[i]
+    order = [place[froms[i]] if i in froms else i for i in range(len(shape))]
+    return r.emitter.transpose(r.emitter.reshape(x, tuple(shape)), order)
 
 
 def _kept_dimensions(r: Rewriter, node: Node) -> Value | None:

@@ -14,6 +14,8 @@ from flax import nnx
 
 import jaxdelegate
 from jaxdelegate.model.open_models import open_model
+from tests.support import jax_networks
+from tests.support.jax_networks import Network, uniform
 
 pytestmark = pytest.mark.litert
 SHARE = 0.95
@@ -23,49 +25,6 @@ SHARE = 0.95
 def _promotions() -> Any:
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
-
-
-class Block(nn.Module):
-    """An inverted bottleneck."""
-
-    filters: int
-    stride: int
-
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        width = 3 * x.shape[-1]
-        y = nn.relu6(self._norm(nn.Conv(width, (1, 1), use_bias=False)(x)))
-        strides = (self.stride, self.stride)
-        depth = nn.Conv(width, (3, 3), strides, feature_group_count=width, use_bias=False)
-        y = nn.hard_swish(self._norm(depth(y)))
-        y = self._norm(nn.Conv(self.filters, (1, 1), use_bias=False)(y))
-        return x + y if x.shape == y.shape else y
-
-    def _norm(self, x: Any) -> Any:
-        return nn.BatchNorm(use_running_average=True)(x)
-
-
-class MobileNet(nn.Module):
-    """Like MobileNet v3."""
-
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        x = nn.hard_swish(nn.Conv(8, (3, 3), (2, 2))(x))
-        for filters, stride in ((8, 1), (16, 2), (16, 1), (24, 2), (24, 1)):
-            x = Block(filters, stride)(x)
-        gate = nn.sigmoid(nn.Dense(24)(nn.relu(nn.Dense(8)(x.mean((1, 2), keepdims=True)))))
-        return nn.softmax(nn.Dense(10)((x * gate).mean((1, 2))))
-
-
-class Transformer(nn.Module):
-    """One encoder layer on tokens."""
-
-    @nn.compact
-    def __call__(self, tokens: Any) -> Any:
-        x = nn.Embed(20, 16)(tokens)
-        y = nn.LayerNorm()(x)
-        x = x + nn.MultiHeadDotProductAttention(num_heads=2)(y, y)
-        return x + nn.Dense(16)(nn.gelu(nn.Dense(32)(nn.LayerNorm()(x))))
 
 
 def operators(content: bytes) -> collections.Counter[str]:
@@ -96,57 +55,94 @@ def least_share(content: bytes) -> float:
     return (inside + sum(d["op_name"] == "DELEGATE" for d in details)) / len(main.operators)
 
 
-def variables(module: nn.Module, x: Any) -> Any:
-    tree = jax.jit(module.init)(jax.random.key(0), x)
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda a: a + np.float32(0.1) * np.abs(rng.standard_normal(a.shape)), tree)
-
-
 def compare(content: bytes, function: Any, *inputs: Any) -> None:
-    details = stock(content).get_signature_list()["serving_default"]["inputs"]
+    """In stock LiteRT: within 1e-5 of the largest value of an output."""
     runner = StockInterpreter(model_content=content).get_signature_runner()
-    (got,) = runner(**dict(zip(details, inputs, strict=True))).values()
-    want = jax.jit(lambda *a: function(*a))(*inputs)  # noqa: PLW0108  # equinox's have no hash
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    (signature,) = open_model(content).signatures
+    leaves = map(np.asarray, jax.tree.leaves(inputs))
+    got = runner(**dict(zip(signature.inputs, leaves, strict=True)))
+    want = jax.tree.leaves(jax.jit(lambda *a: function(*a))(*inputs))  # noqa: PLW0108  # equinox's have no hash
+    for name, value in zip(signature.outputs, want, strict=True):
+        assert got[name].dtype == value.dtype
+        atol = 1e-5 * np.abs(value).max()
+        np.testing.assert_allclose(got[name], value, rtol=0, atol=atol, err_msg=name)
 
 
-IMAGE = np.random.default_rng(0).uniform(-1, 1, (1, 32, 32, 3)).astype(np.float32)
+def written(net: Network) -> bytes:
+    """The file of a network, compared."""
+    content = jaxdelegate.from_jax(net.function, *net.inputs, params=net.params)
+    compare(content, lambda *inputs: net.function(net.params, *inputs), *net.inputs)
+    return content
+
+
+IMAGE = uniform(1, 32, 32, 3)
 
 
 def test_mobile_network() -> None:
-    net = MobileNet()
-    params = variables(net, IMAGE)
-    content = jaxdelegate.from_jax(net.apply, IMAGE, params=params)
-    compare(content, lambda x: net.apply(params, x), IMAGE)
+    content = written(jax_networks.mobile_network())
     counts = operators(content)
     assert counts["CONV_2D"] + counts["DEPTHWISE_CONV_2D"] == 16
     assert sum(counts.values()) == 33
     assert least_share(content) > SHARE
     names = {t.name for t in open_model(content).subgraphs[0].tensors if t.data is not None}
-    assert "params/Block_0/Conv_1/kernel" in names
+    assert "params/InvertedBottleneck_0/Conv_1/kernel" in names
 
 
 def test_a_network_in_pytorch_order() -> None:
     def apply(x: Any) -> Any:
-        x = jnp.transpose(net.apply(params, jnp.transpose(x, (0, 2, 3, 1)))[..., None], (0, 2, 1))
-        return x[..., 0] if x.ndim == 3 else x
+        y = net.function(net.params, jnp.transpose(x, (0, 2, 3, 1)))
+        return jnp.transpose(y[..., None], (0, 2, 1))
 
-    net = MobileNet()
-    params = variables(net, IMAGE)
+    net = jax_networks.mobile_network()
     x = np.ascontiguousarray(np.transpose(IMAGE, (0, 3, 1, 2)))
     content = jaxdelegate.from_jax(apply, x)
     compare(content, apply, x)
     assert operators(content)["TRANSPOSE"] == 1
 
 
-def test_transformer() -> None:
-    net, tokens = Transformer(), np.arange(6, dtype=np.int32)[None]
-    params = variables(net, tokens)
-    content = jaxdelegate.from_jax(net.apply, tokens, params=params)
-    compare(content, lambda t: net.apply(params, t), tokens)
+def test_residual_network() -> None:
+    content = written(jax_networks.resnet18())
     counts = operators(content)
+    # Batch norms and activations are in the convolutions.
+    assert counts.keys() == {"CONV_2D", "MAX_POOL_2D", "ADD", "SUM", "FULLY_CONNECTED"}
+    assert (counts["CONV_2D"], counts["ADD"]) == (20, 8)
+    assert least_share(content) > SHARE
+
+
+def test_transformer() -> None:
+    counts = operators(written(jax_networks.encoder()))
     assert (counts["BATCH_MATMUL"], counts["SOFTMAX"], counts["GELU"]) == (2, 1, 1)
     assert counts["FULLY_CONNECTED"] == 6
+
+
+def test_step_of_a_decoder() -> None:
+    net = jax_networks.decode_step()
+    content = written(net)
+    counts = operators(content)
+    assert counts["DYNAMIC_UPDATE_SLICE"] == 4  # keys and values of two layers, and no copy of them
+    assert counts["SELECT_V2"] - counts["DYNAMIC_UPDATE_SLICE"] == 2
+    assert (counts["SOFTMAX"], counts["GELU"], counts["FULLY_CONNECTED"]) == (2, 2, 13)
+    main = open_model(content).subgraphs[0]
+    updates = [op for op in main.operators if op.name == "DYNAMIC_UPDATE_SLICE"]
+    assert {op.inputs[0] for op in updates} < set(main.inputs)
+    assert {op.outputs[0] for op in updates} < set(main.outputs)
+
+
+def test_tokens_of_a_decoder_by_steps() -> None:
+    """The cache goes from each step into the next."""
+    net = jax_networks.decode_step()
+    content = jaxdelegate.from_jax(net.function, *net.inputs, params=net.params)
+    (signature,) = open_model(content).signatures
+    runner = StockInterpreter(model_content=content).get_signature_runner()
+    step = jax.jit(net.function)
+    cache, _ = net.inputs
+    leaves: list[Any] = jax.tree.leaves(cache)
+    for token in ([[3]], [[1]], [[4]]):
+        given = dict(zip(signature.inputs, [*leaves, np.int32(token)], strict=True))
+        results = runner(**given)
+        logits, *leaves = (results[name] for name in signature.outputs)
+        want, cache = step(net.params, cache, np.int32(token))
+        np.testing.assert_allclose(logits, want, rtol=0, atol=1e-5 * np.abs(want).max())
 
 
 def test_module_of_nnx() -> None:
@@ -167,35 +163,37 @@ def test_module_of_nnx() -> None:
     assert {"model/conv/kernel", "model/dense/kernel"} <= names
 
 
-def test_module_of_equinox() -> None:
+def test_layers_of_equinox() -> None:
+    content = written(jax_networks.mlp())
+    assert list(operators(content)) == ["RESHAPE", "FULLY_CONNECTED"]
+    assert operators(content)["FULLY_CONNECTED"] == 4
+    assert least_share(content) > SHARE
     mlp = eqx.nn.MLP(4, 2, 8, 2, key=jax.random.key(0))
-    x = np.arange(4, dtype=np.float32)
-    content = jaxdelegate.from_jax(mlp, x)
-    compare(content, mlp, x)
-    assert operators(content)["FULLY_CONNECTED"] == 3
-    names = {t.name for t in open_model(content).subgraphs[0].tensors if t.data is not None}
+    closed = open_model(jaxdelegate.from_jax(mlp, np.ones(4, np.float32))).subgraphs[0]
+    names = {t.name for t in closed.tensors if t.data is not None}
     assert {"layers/0/weight", "layers/2/bias"} <= names
 
 
 def test_convolutions_of_equinox() -> None:
-    keys = jax.random.split(jax.random.key(0), 2)
-    first = eqx.nn.Conv2d(3, 8, 3, padding=1, key=keys[0])
-    second = eqx.nn.Conv2d(8, 4, 3, stride=2, padding=1, key=keys[1])
+    """Transposes to channels last and back cancel, also where pools have no batch."""
+    content = written(jax_networks.equinox_cnn())
+    counts = operators(content)
+    names = [op.name for op in open_model(content).subgraphs[0].operators]
+    network = names[names.index("CONV_2D") : names.index("AVERAGE_POOL_2D") + 1]
+    assert network == ["CONV_2D", "MAX_POOL_2D", "CONV_2D", "AVERAGE_POOL_2D"]
+    assert counts["TRANSPOSE"] == 2  # of the input, and before the dense layer
+    assert sum(counts.values()) == 12
 
-    def apply(x: Any) -> Any:
-        return jax.nn.relu(second(jax.nn.relu(first(x)))).mean((1, 2))
 
-    x = np.random.default_rng(0).standard_normal((3, 16, 16)).astype(np.float32)
-    content = jaxdelegate.from_jax(apply, x)
-    compare(content, apply, x)
-    assert operators(content)["CONV_2D"] == 2
-    assert operators(content)["TRANSPOSE"] == 1
+@pytest.mark.parametrize("network", [jax_networks.lstm, jax_networks.gru])
+def test_cells_of_equinox(network: Any) -> None:
+    content = written(network())
+    assert operators(content) == {"WHILE": 1, "RESHAPE": 2, "FULLY_CONNECTED": 1}
+    (_, _, body) = open_model(content).subgraphs
+    assert [op.name for op in body.operators].count("FULLY_CONNECTED") == 2
 
 
 def test_cells_of_flax() -> None:
     net = nn.RNN(nn.OptimizedLSTMCell(4))
-    x = np.random.default_rng(0).standard_normal((2, 20, 3)).astype(np.float32)
-    params = variables(net, x)
-    content = jaxdelegate.from_jax(net.apply, x, params=params)
-    compare(content, lambda a: net.apply(params, a), x)
+    content = written(jax_networks.of_flax(net, uniform(2, 20, 3)))
     assert operators(content)["WHILE"] == 1
