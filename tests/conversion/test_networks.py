@@ -16,6 +16,7 @@ import jaxdelegate
 from jaxdelegate.model.open_models import open_model
 from tests.support import jax_networks
 from tests.support.jax_networks import Network, uniform
+from tests.support.xnnpack_share import least_share
 
 pytestmark = pytest.mark.litert
 SHARE = 0.95
@@ -29,30 +30,6 @@ def _promotions() -> Any:
 
 def operators(content: bytes) -> collections.Counter[str]:
     return collections.Counter(op.name for op in open_model(content).subgraphs[0].operators)
-
-
-def stock(content: bytes) -> StockInterpreter:
-    interpreter = StockInterpreter(model_content=content)
-    interpreter.allocate_tensors()
-    return interpreter
-
-
-def least_share(content: bytes) -> float:
-    """The part of the operators that XNNPACK takes, at least.
-
-    What is inside of its partitions has no memory; each partition also has an operator whose result
-    leaves it.
-    """
-    interpreter, main = stock(content), open_model(content).subgraphs[0]
-    names = {t["name"]: t["index"] for t in interpreter.get_tensor_details()}
-    inside = 0
-    for op in main.operators:
-        try:
-            interpreter.get_tensor(names[main.tensors[op.outputs[0]].name])
-        except ValueError:
-            inside += 1
-    details = interpreter._get_ops_details()
-    return (inside + sum(d["op_name"] == "DELEGATE" for d in details)) / len(main.operators)
 
 
 def compare(content: bytes, function: Any, *inputs: Any) -> None:
