@@ -158,12 +158,12 @@ def _reshape_of_transpose(r: Rewriter, node: Node) -> Value | None:
     if before is None or places is None or not r.is_read_once(before.output):
         return None
     x, perm = _source(before), numbers(before.inputs[1])
-    froms = {i: perm[j] for i, j in places.items()}  # dimension of y: dimension of x
-    place = dict(zip(sorted(froms.values()), sorted(froms), strict=True))
+    sources = {i: perm[j] for i, j in places.items()}  # dimension of y: dimension of x
+    place = dict(zip(sorted(sources.values()), sorted(sources), strict=True))
     shape = [1] * node.output.rank
     for i, j in place.items():
         shape[j] = x.shape[i]
-    order = [place[froms[i]] if i in froms else i for i in range(len(shape))]
+    order = [place[sources[i]] if i in sources else i for i in range(len(shape))]
     return r.emitter.transpose(r.emitter.reshape(x, tuple(shape)), order)
 
 

@@ -132,6 +132,23 @@ def test_a_process_that_takes_too_long_leaves_a_line(models: Path, tmp_path: Pat
     assert [r["refused"] for r in records(out)] == ["no result after 1 s"]
 
 
+@pytest.mark.slow
+def test_files_of_from_jax_are_compared(models: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    for only in ("lstm", "small"):
+        arguments = [f"--models={models}", f"--only={only}", "--rounds=3", f"--out={out}"]
+        ended = script("from_jax.py", *arguments)
+        assert ended.returncode == 0, ended.stderr
+    network, *round_trips = records(out)
+    assert network["network"] == "lstm"
+    assert 0 < network["error"]["from_jax"] < 1e-5
+    assert [r["model"] for r in round_trips] == ["small", "small_fp16w"]
+    for found in round_trips:
+        assert found["error"] == {"round_trip": 0, "original": 0}
+        assert found["operators"]["round_trip"] == found["operators"]["original"]
+        assert found["ratio"]["round_trip"]["median"] > 0
+
+
 @pytest.mark.exhaustive
 def test_every_operator_by_itself(tmp_path: Path) -> None:
     graph, out = tmp_path / "small.tflite", tmp_path / "out.jsonl"
