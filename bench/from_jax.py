@@ -1,4 +1,4 @@
-"""Files of `from_jax` in stock LiteRT, beside jax2tf with TensorFlow's converter, and round trips.
+"""Files of `from_jax` in stock LiteRT, compared with jax2tf and TensorFlow's converter, and round trips.
 
     NPROC=1 taskset -c 0 python bench/from_jax.py [--tensorflow=python] [--models=folder]
         [--only=substring] [--rounds=25] [--out=bench/results/from_jax.jsonl]
@@ -10,7 +10,7 @@ converter   `jax2tf.convert` and TensorFlow's converter, in the Python that --te
             has tensorflow and this process's jax. It gets the function as jax.export stores it.
 
 Each .tflite of --models whose tensors are floats is read by `jaxdelegate.load` and written again:
-`round_trip` beside `original`.
+`round_trip`, compared with `original`.
 
 Of each file: bytes, operators, the share of the main graph's operators that XNNPACK takes at least,
 the milliseconds of an invoke in stock LiteRT, and its error: the largest difference from `jax.jit`,
