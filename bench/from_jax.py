@@ -1,4 +1,4 @@
-"""Files of `from_jax` in stock LiteRT, compared with jax2tf and TensorFlow's converter, and round trips.
+"""Files of `from_jax` in stock LiteRT, compared with TensorFlow's converter, and round trips.
 
     NPROC=1 taskset -c 0 python bench/from_jax.py [--tensorflow=python] [--models=folder]
         [--only=substring] [--rounds=25] [--out=bench/results/from_jax.jsonl]
