@@ -32,7 +32,7 @@ _KERNELS_BY_DTYPES = {
 }
 KERNELS = {op: dtypes for dtypes, ops in _KERNELS_BY_DTYPES.items() for op in ops.split()}
 _UNSIGNED = frozenset((np.dtype(np.uint16), np.dtype(np.uint32)))
-# The dtypes without kernels of operators that only move elements, which moves int32 instead.
+# The dtypes without kernels of operators that only move elements, which move int32 instead.
 _NOT_MOVED = {
     **dict.fromkeys(("GATHER", "REVERSE_V2", "PAD", "PADV2", "PACK"), _UNSIGNED),
     "CONCATENATION": frozenset((np.dtype(np.uint16),)),

@@ -153,7 +153,7 @@ def _why_not(
         return "it has resource variables"
     if not all(isinstance(n, int) for shape in shapes for n in shape):
         return "its inputs have symbolic shapes"
-    return "of its mode" if mode.io == "reduced" else None
+    return "its inputs and outputs are in reduced precision" if mode.io == "reduced" else None
 
 
 def _warn(called: Called, reason: str) -> None:

@@ -1,7 +1,7 @@
 """A child process that does what may crash a process, or fill its memory, or not end.
 
 Packages in Rust overflow their stack at templates and schemas that a file or a client chooses, and
-no bound on size or depth finds all of these. Files of images can take hours to decode.
+no bound on size or depth finds all of these. Files of images and sounds can take hours.
 """
 
 import atexit
@@ -149,6 +149,6 @@ class Child:
             )
         except OSError as error:
             raise InterpreterError(
-                f"expected to start {sys.executable} for templates, schemas and images, got: "
-                f"{error}"
+                f"expected to start {sys.executable} for templates, schemas, images and sounds, "
+                f"got: {error}"
             ) from error

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ from jaxdelegate.lm.text_processor import TextProcessor, declaring
 from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_map
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.lm.vision.image_encoder import ImageEncoder, takes_images
+from jaxdelegate.lru_cache import LruCache
+from jaxdelegate.model.files import version
 from jaxdelegate.model.sections import EXECUTOR_METADATA
 from jaxdelegate.model.source import BundledModel
 from jaxdelegate.text import printable
@@ -164,7 +166,7 @@ class Engine(AbstractEngine):
             soft_size=self.contents.size,
             lora_rank=0 if lora_rank_config is None else lora_rank_config.rank,
         )
-        self._adapters = functools.lru_cache(_MOST_ADAPTERS)(self._read_adapter)
+        self._adapters: LruCache[Hashable, Adapter] = LruCache(_MOST_ADAPTERS)
         super().__init__(
             model_path=self.bundle.path,
             backend=given or BACKENDS[self.platform](),
@@ -425,17 +427,9 @@ class Engine(AbstractEngine):
         ids = [*map(self._ids, prompts)]
         if not ids:
             return []
-        configs: Sequence[LoraConfig | None] = [None] * len(ids)
-        if isinstance(lora_config, LoraConfig):
-            configs = [lora_config] * len(ids)
-        elif lora_config is not None:
-            configs = lora_config
-        if len(configs) != len(ids):
-            raise OptionError(f"lora_config: expected {len(ids)}, one a prompt, got {len(configs)}")
-        adapters = [self.adapter(config) for config in configs]
         requests = [
-            Request(i, limit, params, log_probabilities, adapter=adapter)
-            for i, adapter in zip(ids, adapters, strict=True)
+            Request(i, limit, params, log_probabilities, adapter=self.adapter(config))
+            for i, config in zip(ids, _each(lora_config, len(ids)), strict=True)
         ]
         return generate(self.text, self.new_runner(self._slots_for(len(ids))), requests)
 
@@ -507,10 +501,8 @@ class Engine(AbstractEngine):
                 f"lora_config: the engine was opened without LoRA, got {path!r}; pass "
                 "lora_rank_config=LoraRankConfig(lora_rank=...) to Engine"
             )
-        return self._adapters(path, _stamp(path))
-
-    def _read_adapter(self, path: str, _stamp: object) -> Adapter:
-        return read_adapter(path, self.graph.adapters)
+        state = version(os.stat(path)) if os.path.exists(path) else None
+        return self._adapters.get((path, state), lambda: read_adapter(path, self.graph.adapters))
 
     def _new_runner_with(
         self, lora_config: LoraConfig | None, *, drafts: bool | None
@@ -578,13 +570,15 @@ class Engine(AbstractEngine):
         return f"<Engine {self.model_path!r}, {self.max_num_tokens} tokens>"
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
-    """What changes when a file is written; None: there is no such file."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return None
-    return state.st_size, state.st_mtime_ns
+def _each(
+    configs: LoraConfig | Sequence[LoraConfig | None] | None, count: int
+) -> Sequence[LoraConfig | None]:
+    """The adapter of each of `count` prompts."""
+    if configs is None or isinstance(configs, LoraConfig):
+        return [configs] * count
+    if len(configs) != count:
+        raise OptionError(f"lora_config: expected {count}, one a prompt, got {len(configs)}")
+    return configs
 
 
 def engine_with_encoders(path: str | os.PathLike[str], **options: Any) -> Engine:

@@ -55,7 +55,7 @@ class FileContent:
             state = os.fstat(file)
             if not stat.S_ISREG(state.st_mode):
                 raise NotRegularError("not a regular file")
-            self._state, size = _version(state), state.st_size
+            self._state, size = version(state), state.st_size
             # Unlike the time of its last write, that of its last change cannot be set.
             self._identity = (state.st_dev, state.st_ino, *self._state, state.st_ctime_ns)
             self._mapped: int | None = None
@@ -79,7 +79,7 @@ class FileContent:
 
     def check_unchanged(self) -> None:
         """A ModelError if a mapped file was changed or shortened in place since it was opened."""
-        if self._mapped is not None and _version(os.fstat(self._mapped)) != self._state:
+        if self._mapped is not None and version(os.fstat(self._mapped)) != self._state:
             self._fail("changed in place while this process had it open: open it again")
 
     def drop_pages(self, part: memoryview | None = None) -> None:
@@ -106,7 +106,7 @@ class FileContent:
             if count == 0:
                 break
             done += count
-        if done < size or _version(os.fstat(file)) != self._state:
+        if done < size or version(os.fstat(file)) != self._state:
             self._fail("changed while it was read: read it again")
         return content.toreadonly()
 
@@ -117,7 +117,7 @@ class FileContent:
         )
 
 
-def _version(state: os.stat_result) -> tuple[int, int]:
+def version(state: os.stat_result) -> tuple[int, int]:
     """Values that change when a file is written."""
     return state.st_size, state.st_mtime_ns
 

@@ -65,13 +65,13 @@ class _PromptTask:
         kinds = self._engine.contents.encoders
         return [stated(message, "messages", kinds) for message in row.get("messages", ())]
 
-    def _text(self, row: Row) -> str:
+    def _text(self, row: Row, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text that the model continues. A ValueError: the template refuses the messages."""
         if "messages" not in row:
             return str(row["prompt"])
-        messages = [*map(without_files, self._messages(row))]
+        seen = [*map(without_files, messages)]
         try:
-            return self._renderer.render(messages, self._context, ends=True)
+            return self._renderer.render(seen, self._context, ends=True)
         except ModelError as error:  # it begins with the bundle's path
             problem = str(error).rpartition("chat template: ")[2]
             raise ValueError(f"the chat template fails: {problem}") from None
@@ -104,8 +104,8 @@ class Generate(_PromptTask):
         self._sampler, self._limit = sampler, output_limit(max_output_tokens)
 
     def item(self, row: Row) -> Item:
-        text, contents = self._text(row), self._engine.contents
-        files = read_contents(self._messages(row), contents)
+        messages, contents = self._messages(row), self._engine.contents
+        text, files = self._text(row, messages), read_contents(messages, contents)
         ids = [*self._engine.text.start_ids, *contents.ids(text, files)]
         self._engine.graph.check(ids, has_answer=True)
         seed = row.get("seed", _seed_of(self._sampler.seed or 0, ids))
@@ -159,7 +159,7 @@ class Score(_PromptTask):
     optional_outputs = ("log_probabilities",)
 
     def item(self, row: Row) -> Item:
-        prompt = self._engine.prompt_ids(self._text(row))
+        prompt = self._engine.prompt_ids(self._text(row, self._messages(row)))
         self._engine.graph.check(prompt)
         continuation = self._engine.tokenize(row["continuation"])
         self._engine.graph.check([*prompt, *continuation])

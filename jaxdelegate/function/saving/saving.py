@@ -330,7 +330,7 @@ def changed(functions: Functions, params: Mapping[str, Any] | None, view: View) 
     result = _edited(functions, params)
     if result.groups:
         raise ModelError(
-            "save: weights are in files next to the model: save it to a path, and load that file"
+            "the model's weights are in files next to it: save it to a path, and load that file"
         )
     return Functions(read_again(functions.file, result.content), view, bytes(result.content))
 

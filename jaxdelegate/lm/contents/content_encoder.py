@@ -1,5 +1,6 @@
 """Encodes images or sounds for prompts: those of several threads at once, and equal ones once."""
 
+import abc
 import functools
 import hashlib
 import itertools
@@ -20,7 +21,7 @@ from jaxdelegate.text import printable
 _MOST_KEPT = 64
 
 
-class ContentEncoder:
+class ContentEncoder(abc.ABC):
     """An encoder of a bundle. Any thread may use it.
 
     Attributes:
@@ -56,8 +57,9 @@ class ContentEncoder:
         key = owner, hashlib.sha256(data).digest()
         return self._known.get(key, lambda: EncodedContent(self.rules, self._pieces(data)))
 
+    @abc.abstractmethod
     def _pieces(self, data: bytes) -> Sequence[Piece]:
-        raise NotImplementedError
+        """What the encoder takes of a file. Errors as `read`."""
 
     def works(self, *, of_several: bool) -> list[Callable[[], None]]:
         """Functions that load or compile what contents need, so that none waits for it later.

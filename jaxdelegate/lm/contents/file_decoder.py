@@ -56,7 +56,3 @@ class FileDecoder:
         if error.is_late:
             return f"decoding it takes longer than {self._seconds} s"
         return f"decoding it ends the process that does it ({error})"
-
-    def close(self) -> None:
-        """End the process; the next file starts another one."""
-        self._child.close()

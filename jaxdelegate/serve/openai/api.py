@@ -92,10 +92,10 @@ def _error(error: RequestError) -> dict[str, Any]:
 class _Api:
     def __init__(self, served: Service, budgets: Budgets) -> None:
         self._served, self._budgets = served, budgets
-        # One thread prepares short requests, one long ones, one those with images, which may take
-        # seconds like schemas, which have one, too.
+        # One thread prepares short requests, one long ones, one those with images and sounds, which
+        # may take seconds like schemas, which have one, too.
         lanes = [asyncio.Semaphore() for _ in range(4)]
-        self._short, self._long, self._images, self._schemas = lanes
+        self._short, self._long, self._files, self._schemas = lanes
         self._urls = asyncio.Semaphore(_MOST_LOADING)
 
     async def models(self, _request: Request) -> Response:
@@ -187,8 +187,8 @@ class _Api:
         if size > MAX_JSON_BYTES:
             expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {size}"
             raise ApiError(expected, 413)
-        lane = self._long if len(body) > SMALL or has_sounds(body) else self._short
-        lane = self._images if has_images(body) else lane
+        lane = self._long if len(body) > SMALL else self._short
+        lane = self._files if has_images(body) or has_sounds(body) else lane
         if self._served.limits.allowed_media_domains and has_urls(body):
             lane = self._urls
         return await self._in_turn(request, lane, lambda: prepare(body))
