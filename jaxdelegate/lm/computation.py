@@ -37,6 +37,7 @@ from jaxdelegate.lm.sampler import Chosen, most_likely, next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.slicing.rule import ONE_SEQUENCE
 from jaxdelegate.program import Program
 from jaxdelegate.xla import loops
 from jaxdelegate.xla.options import platform_of
@@ -136,7 +137,7 @@ class _Traced:
         kinds: Mapping[str, Callable[..., tuple[Any, ...]]] = {
             "prefill": self._prefill,
             "decode": self._decode,
-            "score": self._score,
+            "score": self._score_one_slot if spec.tokens else self._score,
             "copy": self._copy,
         }
         self._run = kinds[spec.kind]
@@ -427,28 +428,48 @@ class _Traced:
         return caches, *found
 
     def _with_scores(
-        self,
-        found: ScoreOutput,
-        i: jax.Array,
-        moved: jax.Array,
-        tokens: jax.Array,
-        logits: jax.Array,
+        self, found: ScoreOutput, i: jax.Array, moved: jax.Array, tokens: jax.Array, logits: Any
     ) -> ScoreOutput:
         """Add the scores of one token of each sequence that `moved`, by its logits."""
+        scores, *others = self._scores(tokens, logits)
+        columns = ScoreOutput(jnp.where(moved, scores, np.float32(0)), *others)
+        if not found.ranks.size:
+            return found._replace(scores=found.scores.at[:, i].set(columns.scores))
+        pairs = zip(found, columns, strict=True)
+        return ScoreOutput(*(array.at[:, i].set(column) for array, column in pairs))
+
+    def _scores(self, tokens: jax.Array, logits: jax.Array) -> ScoreOutput:
+        """Of each row of logits those of one token."""
         chances = jax.nn.log_softmax(logits)
         of_tokens = jnp.take_along_axis(chances, tokens[:, None], 1)
-        scores = jnp.where(moved, of_tokens[:, 0], np.float32(0))
-        found = found._replace(scores=found.scores.at[:, i].set(scores))
-        top = found.top_tokens.shape[-1]
-        if not top:
-            return found
+        top = self._spec.variant.top
         best = functools.partial(most_likely, count=top, platform=self._platform)
-        top_tokens, top_scores = jax.vmap(best)(logits)
-        return found._replace(
-            ranks=found.ranks.at[:, i].set((chances >= of_tokens).sum(1, np.int32)),
-            top_tokens=found.top_tokens.at[:, i].set(top_tokens),
-            top_scores=found.top_scores.at[:, i].set(top_scores),
-        )
+        ranks = (chances >= of_tokens).sum(1, np.int32)
+        return ScoreOutput(of_tokens[:, 0], ranks[: None if top else 0], *jax.vmap(best)(logits))
+
+    def _score_one_slot(
+        self,
+        params: Any,
+        caches: Caches,
+        slot: Any,
+        tokens: Any,
+        start: Any,
+        targets: Any,
+        count: Any,
+    ) -> tuple[Any, ...]:
+        """`count` tokens of a sequence at once; the other rows are the last of them again."""
+        own = caches if self._spec.slots == 1 else _of_slot(caches, slot)
+        rows = jnp.minimum(lax.iota(np.int32, self._spec.tokens), count - 1)
+
+        def one(token: Any, place: Any) -> tuple[Caches, jax.Array]:
+            new, outputs = self._step(params, own, token[None], place, np.int32(1))
+            return new, outputs[LOGITS].ravel().astype(np.float32)
+
+        at_once = jax.vmap(one, out_axes=(None, 0), axis_name=ONE_SEQUENCE)
+        new, logits = at_once(tokens[rows], start + rows)
+        if self._spec.slots > 1:
+            new = _with_slot(caches, slot, new)
+        return new, *(array[None] for array in self._scores(targets, logits))
 
 
 def _repeated(step: Callable[[Any], Any], count: int, state: Any) -> Any:

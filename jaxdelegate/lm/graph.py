@@ -122,6 +122,7 @@ class LanguageGraph:
         drafter: None: the bundle has none, or not one that can be used.
         why_no_drafter: why; empty: it has one.
         hidden_size: elements of the hidden state of a token; 0: the model has none to return.
+        updates_caches: whether `decode` writes the entries of its token, and keeps the others.
         cache_dtype: in which programs have float32 caches; None: in float32.
         soft_size: elements of the embedding of a soft token; 0: prompts have no soft tokens.
         adapters: the factors of the LoRA adapter of one sequence, by name; empty: it has none.
@@ -139,6 +140,7 @@ class LanguageGraph:
     drafter: Drafter | None
     why_no_drafter: str
     hidden_size: int = 0
+    updates_caches: bool = False
     cache_dtype: np.dtype | None = None
     soft_size: int = 0
     adapters: Mapping[str, TensorInfo] = dataclasses.field(default_factory=dict)

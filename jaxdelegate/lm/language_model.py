@@ -91,6 +91,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         self.graph = dataclasses.replace(
             graph,
             hidden_size=decode.hidden_size,
+            updates_caches=decode.updates_states,
             cache_dtype=cache_dtype(models.compiler),
             soft_size=soft_size,
         )

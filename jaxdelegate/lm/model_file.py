@@ -36,12 +36,14 @@ class SignatureRecord(NamedTuple):
         tensors: how many its subgraph has.
         places: the offset and the bytes of constants that the file holds as they are, by tensor.
         hidden_size: elements of the hidden state behind its logits; 0: it has none.
+        updates_states: whether DYNAMIC_UPDATE_SLICE writes all outputs that are inputs, too.
     """
 
     signature: Signature
     tensors: int
     places: Mapping[int, tuple[int, int]]
     hidden_size: int
+    updates_states: bool
 
 
 class ModelFile:
@@ -177,10 +179,18 @@ def _read(model: Model) -> Mapping[str, SignatureRecord]:
             len(tensors),
             places(constants, model.content),
             hidden_size(model, declared),
+            _updates_states(model, declared),
         )
 
     signatures = signatures_of(model, Limits())
     return {key: record(key, signature) for key, signature in signatures.items()}
+
+
+def _updates_states(model: Model, signature: SignatureDef) -> bool:
+    operators = model.subgraphs[signature.subgraph].operators
+    updated = {op.outputs[0]: op.inputs[0] for op in operators if op.name == "DYNAMIC_UPDATE_SLICE"}
+    states = signature.inputs.keys() & signature.outputs.keys()
+    return all(updated.get(signature.outputs[s]) == signature.inputs[s] for s in states)
 
 
 def _encoded(records: Mapping[str, SignatureRecord]) -> bytes:
@@ -194,6 +204,7 @@ def _encoded(records: Mapping[str, SignatureRecord]) -> bytes:
             r.tensors,
             [[i, *place] for i, place in r.places.items()],
             r.hidden_size,
+            r.updates_states,
         ]
         for key, r in records.items()
     }
@@ -212,9 +223,9 @@ def _decoded(text: bytes) -> Mapping[str, SignatureRecord]:
             Signature(ends(inputs), ends(outputs)),
             tensors,
             {i: (at, nbytes) for i, at, nbytes in places},
-            hidden_size,
+            *others,
         )
-        for key, (inputs, outputs, tensors, places, hidden_size) in json.loads(text).items()
+        for key, (inputs, outputs, tensors, places, *others) in json.loads(text).items()
     }
 
 

@@ -424,6 +424,8 @@ class ModelRunner:
         for slot in texts:
             self._restore(slot)
             self.rest(slot)
+        if self.gains_one_by_one([*map(len, texts.values())]):
+            return {slot: self._score_text(slot, ids) for slot, ids in texts.items()}
         scores = {slot: list[float]() for slot in texts}
         most = max(map(len, texts.values()), default=0)
         for first in range(0, most, MAX_DECODE_STEPS):
@@ -431,6 +433,20 @@ class ModelRunner:
             rows = self._score(parts, has_top=False).scores
             for slot, part in parts.items():
                 scores[slot] += rows[slot, : len(part)].tolist()
+        return scores
+
+    def gains_one_by_one(self, counts: Sequence[int]) -> bool:
+        """Whether texts of these lengths are scored by fewer rows one after the other."""
+        if not self.specs.scored or not counts:
+            return False
+        rows = sum(sum(self.specs.score_plan(count)) for count in counts)
+        return rows <= max(counts) * max(self.slots, self.specs.scored[0])
+
+    def _score_text(self, slot: int, ids: Sequence[int]) -> list[float]:
+        scores: list[float] = []
+        for length in self.specs.score_plan(len(ids)):
+            part = ids[len(scores) : len(scores) + length]
+            scores += self._score_part(slot, part, has_top=False).scores[0, : len(part)].tolist()
         return scores
 
     def begin_scores(self, slot: int, ids: Sequence[int], reused: int = 0) -> None:
@@ -441,21 +457,34 @@ class ModelRunner:
     def score_parts(
         self, parts: Mapping[int, Sequence[int]], counts: Mapping[int, int]
     ) -> dict[int, list[TokenScore]]:
-        """Append up to `MAX_DECODE_STEPS` tokens to sequences; returns how likely each was.
+        """Append tokens to sequences; returns how likely each was.
 
         Args:
-            parts: by slot.
+            parts: by slot, up to `MAX_DECODE_STEPS` of each, or of one slot as many as
+                `specs.score_plan` says.
             counts: how many of the most likely tokens each score has, by slot.
         """
+        if self.specs.scored and len(parts) == 1:
+            ((slot, part),) = parts.items()
+            found = self._score_part(slot, part, has_top=True)
+            return {slot: _token_scores(part, found, 0, counts[slot])}
         found = self._score(parts, has_top=True)
-        scores = {}
-        for slot, part in parts.items():
-            arrays = (array[slot, : len(part)] for array in found)
-            values, ranks, top_tokens, top_scores = arrays
-            top = tops(top_tokens, top_scores, counts[slot])
-            values = map(agreeing, part, values.tolist(), top)
-            scores[slot] = [*map(TokenScore, values, ranks.tolist(), top)]
-        return scores
+        return {
+            slot: _token_scores(part, found, slot, counts[slot]) for slot, part in parts.items()
+        }
+
+    def _score_part(self, slot: int, part: Sequence[int], *, has_top: bool) -> ScoreOutput:
+        """Append the tokens that one program scores to the sequence of a slot."""
+        (length,) = self.specs.score_plan(len(part))
+        start = len(self.ids(slot)) - 1
+        tokens, targets = np.zeros((2, length), np.int32)
+        tokens[: len(part)] = [self.ids(slot)[-1], *part[:-1]]
+        targets[: len(part)] = part
+        values = np.int32(slot), tokens, np.int32(start), targets, np.int32(len(part))
+        needed = max(self.cache.entries, start + len(part))
+        found = self._run(lambda n: (self.specs.score(n, length, has_top=has_top), values), needed)
+        self.cache.append(slot, part)
+        return ScoreOutput(*found)
 
     def _score(self, parts: Mapping[int, Sequence[int]], *, has_top: bool) -> ScoreOutput:
         """Append tokens to the sequences of some slots."""
@@ -506,3 +535,13 @@ class ModelRunner:
         if not found[count:]:
             return []
         return unpacked(fetched(runtime, found[-1]), host_outputs(self.graph, spec))
+
+
+def _token_scores(
+    tokens: Sequence[int], found: ScoreOutput, row: int, count: int
+) -> list[TokenScore]:
+    """The scores of one sequence's tokens, with `count` of the most likely ones each."""
+    values, ranks, top_tokens, top_scores = (array[row, : len(tokens)] for array in found)
+    top = tops(top_tokens, top_scores, count)
+    chances = map(agreeing, tokens, values.tolist(), top)
+    return [*map(TokenScore, chances, ranks.tolist(), top)]

@@ -25,6 +25,7 @@ from jaxdelegate.lm.sampling_params import SamplingParams, Variant, general_vari
 
 MAX_DECODE_STEPS = 32  # that a program runs before the host sees their results
 _MOST_INVARIANT = 128  # tokens of a step: a beginning is reused in whole steps
+_SCORED = (8, 32)  # tokens of one slot: for short answers and for prompts
 SCORE = 0  # in place of the length of a prefill step: the prompt is scored
 
 Array = tuple[tuple[int, ...], np.dtype]  # its shape and dtype
@@ -47,6 +48,7 @@ class ProgramSpec:
         variant: how tokens may be chosen.
         is_alone: it decodes in one of the slots only, whose caches it copies and puts back.
         prompts: how many slots it prefills; of several it copies the caches and puts them back.
+        tokens: how many of one slot it scores at once; 0: of each slot one after the other.
     """
 
     kind: Literal["prefill", "decode", "score", "copy"]
@@ -57,6 +59,7 @@ class ProgramSpec:
     variant: Variant = dataclasses.field(default_factory=Variant)
     is_alone: bool = False
     prompts: int = 1
+    tokens: int = 0
 
     @property
     def rows(self) -> int:
@@ -109,12 +112,14 @@ class DecodeOutput(NamedTuple):
 class ScoreOutput(NamedTuple):
     """How likely tokens are that were known.
 
+    `n`: MAX_DECODE_STEPS or, for one slot, the program's `tokens`.
+
     Attributes:
-        scores: float32 [slots, MAX_DECODE_STEPS]: the logarithms of their probabilities.
-        ranks: int32 [slots, MAX_DECODE_STEPS]: how many tokens are at least as likely; [slots, 0]
-            where the variant has no top, like the next ones.
-        top_tokens: int32 [slots, MAX_DECODE_STEPS, top]: the most likely ones.
-        top_scores: float32 [slots, MAX_DECODE_STEPS, top].
+        scores: float32 [slots, n]: the logarithms of their probabilities.
+        ranks: int32 [slots, n]: how many tokens are at least as likely; [slots, 0] where the
+            variant has no top, like the next ones.
+        top_tokens: int32 [slots, n, top]: the most likely ones.
+        top_scores: float32 [slots, n, top].
     """
 
     scores: Any
@@ -128,6 +133,8 @@ class ProgramSpecs:
 
     Attributes:
         lengths: of the prefill steps, ascending.
+        scored: how many tokens of one slot a program may score at once, ascending; none: it scores
+            one of each slot.
     """
 
     def __init__(
@@ -155,6 +162,7 @@ class ProgramSpecs:
         self._platform, self._is_invariant = platform, is_invariant
         most = max((_MOST_INVARIANT, *graph.lengths[:1])) if is_invariant else graph.capacity
         self.lengths = tuple(n for n in graph.lengths if n <= most)
+        self.scored = _scored_at_once(graph, platform) if not (drafts or is_invariant) else ()
         self._excluded: set[int] = set()
 
     def prefill(self, tokens: int, length: int, prompts: int = 1) -> ProgramSpec:
@@ -199,10 +207,19 @@ class ProgramSpecs:
         places = (0, capacity) if length == capacity else (0,)
         return list(dict.fromkeys(self.step_at(place, variant).key for place in places))
 
-    def score(self, length: int, *, has_top: bool = False) -> ProgramSpec:
+    def score(self, length: int, tokens: int = 0, *, has_top: bool = False) -> ProgramSpec:
         """The probabilities of tokens that are known, and of the most likely ones."""
         variant = SamplingParams().variant(self._graph.vocabulary, has_top=has_top)
-        return ProgramSpec("score", self._graph.decode.key, self._slots, length, variant=variant)
+        key = self._graph.decode.key
+        return ProgramSpec("score", key, self._slots, length, variant=variant, tokens=tokens)
+
+    def score_prompt(self, length: int) -> list[ProgramSpec]:
+        """What may score the tokens of a prompt."""
+        return [self.score(length, tokens, has_top=True) for tokens in (*self.scored, 0)]
+
+    def score_plan(self, count: int) -> list[int]:
+        """The `tokens` of the programs that score a number of tokens of one slot."""
+        return prefill_plan(count, 0, self.scored, count + self.scored[-1])
 
     def copy(self, length: int) -> ProgramSpec:
         """A slot gets the caches of another one."""
@@ -221,8 +238,9 @@ class ProgramSpecs:
         steps = {n for n in self.lengths if n <= length}
         steps |= set() if tokens is None else {tokens}
         specs = [
-            self.score(length, has_top=True) if n == SCORE else self.prefill(n, length)
+            spec
             for n in sorted(steps)
+            for spec in (self.score_prompt(length) if n == SCORE else [self.prefill(n, length)])
         ]
         specs += [self.copy(length)] if self._slots > 1 else []
         if variant is None:
@@ -257,6 +275,12 @@ class ProgramSpecs:
     def exclude(self, length: int) -> None:
         """Not all of the model's steps can be computed with caches of this length."""
         self._excluded.add(length)
+
+
+def _scored_at_once(graph: LanguageGraph, platform: str) -> tuple[int, ...]:
+    """Where products of many rows cost less than as many of one, and later tokens hide nothing."""
+    can_rewind = graph.max_rewind is None and graph.updates_caches
+    return _SCORED if platform == "cpu" and can_rewind else ()
 
 
 def signatures(graph: LanguageGraph, spec: ProgramSpec) -> dict[str, str]:
@@ -303,6 +327,9 @@ def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Arr
         return [*arrays, soft] if graph.soft_size else arrays
     if spec.kind == "copy":  # source, target
         return [scalar, scalar]
+    if spec.tokens:  # slot, tokens, start, targets, count
+        many = (spec.tokens,), _INT
+        return [scalar, many, scalar, many, scalar]
     if spec.kind == "score":  # token, position, targets, lengths
         return [((n,), _INT), ((n,), _INT), ((n, MAX_DECODE_STEPS), _INT), ((n,), _INT)]
     capacity = graph.capacity if spec.variant.has_logits_processors else 0
@@ -321,8 +348,8 @@ def host_outputs(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
         return []
     top = spec.variant.top
     if spec.kind == "score":
-        each = n, MAX_DECODE_STEPS
-        ranks = each if top else (n, 0)
+        each = (1, spec.tokens) if spec.tokens else (n, MAX_DECODE_STEPS)
+        ranks = each if top else (each[0], 0)
         return [*ScoreOutput((each, _FLOAT), (ranks, _INT), *_pair((*each, top)))]
     most = MAX_DECODE_STEPS, n, graph.step(spec.step).length
     size = graph.hidden_size if spec.variant.has_hidden_state else 0

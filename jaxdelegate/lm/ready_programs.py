@@ -85,6 +85,20 @@ class ReadyPrograms:
         (self.waiting.add if found is None else self.waiting.discard)(step.slot)
         return found
 
+    def for_scores(
+        self, steps: Sequence[PrefillStep], prefilled: Sequence[int], decoding: Sequence[int]
+    ) -> dict[int, ProgramSet]:
+        """What prompts are scored with, by the slots that can go on; arguments as `for_prefill`."""
+        entries, by_length = self._entries, dict[int, ProgramSet]()
+        found = {}
+        for step in steps:
+            length = self._runner.specs.length(max(step.end, entries))
+            known = by_length.get(length) or self.for_prefill(step, prefilled, decoding)
+            if known is not None:
+                by_length[length] = found[step.slot] = known
+        self.waiting -= found.keys()
+        return found
+
     def has_prompts(self, length: int, programs: ProgramSet) -> bool:
         """Whether the program that reads several prompts by such steps is in memory."""
         specs = self._runner.specs

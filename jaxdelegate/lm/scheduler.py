@@ -117,6 +117,7 @@ class Scheduler:
         self._active: Sequence[ActiveRequest] = ()  # in the last run
         self._scoring: list[int] = []  # the slots whose prompts are being scored
         self._ended: list[ActiveRequest] = []  # since then, without more tokens
+        self._passed = 0  # programs that scored others while short ends of prompts waited
         self._is_first = False
         self._paces, self._score_paces = _new_paces(), _new_paces()
         self._free = collections.deque(range(runner.slots))  # the one used last is the last
@@ -199,8 +200,20 @@ class Scheduler:
         while self.prefill() and not (self._is_streamed or self.is_held):
             pass
         is_constrained = any(r.request.constraint for r in self._running.values())
-        self._timed(self._score_paces[is_constrained], self.score)
+        has_scored = self._timed(self._score_paces[is_constrained], self.score)
+        if has_scored and self._is_worth_waiting:
+            return []
         return self._timed(self._paces[is_constrained], self.decode)
+
+    @property
+    def _is_worth_waiting(self) -> bool:
+        """Whether all that can be decoded is one token of prompts that were scored.
+
+        They wait for other prompts that are scored, because their run takes no longer with these.
+        """
+        whole = [self._running[slot].request for slot in self._prefilled]
+        is_more = bool(self._scoring) and not self._ended
+        return is_more and all(r.limit == 1 and r.prompt_top is not None for r in whole)
 
     def _timed(self, pace: Pace, run: Callable[[int], T]) -> T:
         """Run as many steps as a pace says; where answers are not streamed, the most."""
@@ -299,9 +312,12 @@ class Scheduler:
     def _programs_of(self, step: PrefillStep) -> ProgramSet | None:
         if self._programs is None:
             return None
-        decoding = [active.slot for active in self._active if active.finish_reason is None]
         with self._failing(self._programs):
-            return self._programs.for_prefill(step, self._prefilled, decoding)
+            return self._programs.for_prefill(step, self._prefilled, self._decoding)
+
+    @property
+    def _decoding(self) -> list[int]:
+        return [active.slot for active in self._active if active.finish_reason is None]
 
     def _left_to_prefill(self, slot: int) -> int:
         """How many tokens are left of a prompt, or of one that waits for it."""
@@ -321,15 +337,16 @@ class Scheduler:
     # ---- score
 
     def score(self, steps: int = MAX_DECODE_STEPS) -> bool:
-        """Score up to `steps` tokens of each prompt that is scored, all at once; whether it did."""
-        slots = self._can_score()
-        for slot in slots:
-            if len(self._runner.ids(slot)) - 1 == self._running[slot].reused:  # it begins
-                self._copy_scores(self._running[slot])
+        """Score tokens of prompts; whether it did.
+
+        Up to `steps` of each, all at once; or, where a program scores many tokens of one slot,
+        those of the first prompt: later ones copy what they share with it.
+        """
+        slots = self._scored_next(self._can_score())
         parts, counts = {}, {}
         for slot in slots:
             request, done = self._running[slot].request, len(self._runner.ids(slot))
-            parts[slot] = request.ids[done : done + steps]
+            parts[slot] = request.ids[done : done + self._scored_tokens(slots, steps)]
             counts[slot] = request.prompt_top or 0
         has_run = any(parts.values())
         if has_run:
@@ -354,13 +371,44 @@ class Scheduler:
             active.prompt_scores += known[-more:]
             active.reused += more
 
+    def _scored_tokens(self, slots: Sequence[int], steps: int) -> int:
+        """How many tokens of each of these slots the next program scores, at most."""
+        left, specs = self._left_to_score(slots[0]), self._runner.specs
+        return specs.score_plan(left)[0] if specs.scored and len(slots) == 1 and left else steps
+
+    def _left_to_score(self, slot: int) -> int:
+        return len(self._running[slot].request.ids) - len(self._runner.ids(slot))
+
+    def _scored_next(self, slots: Sequence[int]) -> Sequence[int]:
+        """Those of some slots that the next program scores, with what they copy from others.
+
+        Where it scores many tokens of one slot, short ends of prompts come last, and together; but
+        not after more programs than there are slots.
+        """
+        scored, ends = self._runner.specs.scored, list[int]()
+        for slot in slots:
+            active, left = self._running[slot], self._left_to_score(slot)
+            is_at_begin = len(self._runner.ids(slot)) - 1 == active.reused
+            if is_at_begin and left > min(scored, default=0):
+                self._copy_scores(active)
+                left = self._left_to_score(slot)
+            if left <= min(scored, default=left):
+                ends.append(slot)
+            elif self._passed < self.slots or not ends:
+                self._passed += bool(ends)
+                return [slot]
+        self._passed = 0
+        lengths = [self._left_to_score(slot) for slot in ends]
+        return ends[:1] if self._runner.gains_one_by_one(lengths) else ends
+
     def _can_score(self) -> list[int]:
         """The slots whose prompts are scored and have their program, which runs next."""
         if self._programs is None:
             return list(self._scoring)
         # That of the whole prompt's length scores all parts: fewer programs are compiled.
-        found = {slot: self._programs_of(self._score_step(slot)) for slot in list(self._scoring)}
-        ready = {slot: programs for slot, programs in found.items() if programs is not None}
+        steps = [self._score_step(slot) for slot in self._scoring]
+        with self._failing(self._programs):
+            ready = self._programs.for_scores(steps, self._prefilled, self._decoding)
         if ready:
             self._use(max(ready.values(), key=lambda programs: programs.length))
         return list(ready)

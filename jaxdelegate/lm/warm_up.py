@@ -33,7 +33,8 @@ def warm_programs(
             for spec in runner.specs.needed(length, variant):
                 found.setdefault(spec, kind)
     if "logprobs" in kinds:  # those of prompts, too
-        found.setdefault(runner.specs.score(shortest, has_top=True), "logprobs")
+        for spec in runner.specs.score_prompt(shortest):
+            found.setdefault(spec, "logprobs")
     return [(kind, spec) for spec, kind in itertools.islice(found.items(), _MOST)]
 
 

@@ -322,6 +322,9 @@ def _why_not_dynamic_update_slice(op: Op[Options]) -> str | None:
 
 # Elements of a cache, for which it matters where updates are written.
 _CACHE = 1 << 12
+# The name of an axis of `jax.vmap` over tokens of one sequence: on a CPU their updates are all
+# written to its one cache, which so has no such axis. Their masks say what each of them sees.
+ONE_SEQUENCE = "tokens of one sequence"
 
 
 def _lower_dynamic_update_slice(op: Op[NoOptions]) -> Function:
@@ -338,11 +341,10 @@ def _lower_dynamic_update_slice(op: Op[NoOptions]) -> Function:
 
 
 def _update_of(context: LoweringContext, shape: Shape) -> Callable[..., jax.Array]:
-    if math.prod(shape) < _CACHE:
-        return _updated
+    is_cache = math.prod(shape) >= _CACHE
     if context.kernels.cpu:
-        return _UPDATED_IN_PLACE
-    return _updated_by_kernel if context.kernels.mosaic else _updated
+        return _UPDATED_IN_PLACE if is_cache else _UPDATED
+    return _updated_by_kernel if is_cache and context.kernels.mosaic else _updated
 
 
 def _updated(x: jax.Array, update: jax.Array, start: jax.Array) -> jax.Array:
@@ -358,33 +360,45 @@ def _updated_by_kernel(x: jax.Array, update: jax.Array, start: jax.Array) -> jax
     return cache_update_mosaic.update_places(x[None], update.squeeze(axis)[None], place, axis)[0]
 
 
-def _updated_in_place() -> Callable[..., jax.Array]:
-    """For caches on a CPU, which are updated in place.
+def _updated_on_cpu(*, in_place: bool) -> Callable[..., jax.Array]:
+    """Updates on a CPU, of caches `in_place`.
 
     XLA might fuse an update into each reader of its result, and then copies the cache for each. A
     batch with several starts would be a scatter, which is slow on a CPU; it is a loop, with an
-    iteration for each item.
+    iteration for each item. So is a batch over ONE_SEQUENCE, whose items update one array.
     """
-    call = custom_vmap(fused_alone(_updated))
+    call = custom_vmap(fused_alone(_updated) if in_place else _updated)
 
     @call.def_vmap
     def _(size: int, batched: Sequence[bool], *arrays: jax.Array) -> tuple[jax.Array, bool]:
-        if not all(batched[:2]):
+        x, update, starts = arrays
+        is_one = not batched[0] and batched[1] and _is_bound(ONE_SEQUENCE)
+        if not is_one and not (in_place and all(batched[:2])):
             axes = [0 if is_batched else None for is_batched in batched]
             return jax.vmap(_updated, axes, axis_size=size)(*arrays), True
-        x, update, starts = arrays
 
         def update_item(i: jax.Array, x: jax.Array) -> jax.Array:
             start = starts[i] if batched[2] else starts
+            if is_one:
+                return _updated(x, update[i], start)
             item = lax.dynamic_index_in_dim(update, i, 0)
             return _updated(x, item, jnp.concatenate([i.astype(start.dtype)[None], start]))
 
-        return lax.fori_loop(0, size, update_item, x), True
+        return lax.fori_loop(0, size, update_item, x), not is_one
 
     return call
 
 
-_UPDATED_IN_PLACE: Callable[..., jax.Array] = traced_once(_updated_in_place())
+def _is_bound(axis: str) -> bool:
+    try:
+        lax.axis_size(axis)
+    except NameError:
+        return False
+    return True
+
+
+_UPDATED_IN_PLACE: Callable[..., jax.Array] = traced_once(_updated_on_cpu(in_place=True))
+_UPDATED: Callable[..., jax.Array] = traced_once(_updated_on_cpu(in_place=False))
 
 
 RULES = table(

@@ -1,7 +1,9 @@
 """Log probabilities of tokens of answers and prompts, with the most likely ones."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.program_spec import ProgramSpecs
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
@@ -95,16 +98,17 @@ def test_the_chosen_token_is_as_likely_in_both(runner: ModelRunner) -> None:
 
 
 def test_prompts_are_scored_while_others_decode(runner: ModelRunner, engine: lm.Engine) -> None:
+    long = LONG * 2
     alone = engine.new_runner(1, has_stops=False)
     (plain,) = finished(scheduler_of(alone), Request(SHORT, 60, SamplingParams()))
-    alone.prefill(0, LONG[:1])
-    expected = alone.score(0, LONG[1:])
+    alone.prefill(0, long[:1])
+    expected = alone.score(0, long[1:])
 
     scheduler = scheduler_of(runner)
     other = scheduler.join(Request(SHORT, 60, SamplingParams()))
     while len(other.tokens) < 2:
         scheduler.step()
-    scored = scheduler.join(Request(LONG, 4, SamplingParams(), prompt_top=0))
+    scored = scheduler.join(Request(long, 4, SamplingParams(), prompt_top=0))
     counts = []
     while scored.finish_reason is None:
         counts.append((scored.prefilled, len(other.tokens)))
@@ -113,12 +117,12 @@ def test_prompts_are_scored_while_others_decode(runner: ModelRunner, engine: lm.
         scheduler.step()
     np.testing.assert_allclose([s.score for s in scored.prompt_scores], expected, atol=1e-4)
     assert [s.top for s in scored.prompt_scores] == [[]] * len(expected)
-    during = [tokens for prefilled, tokens in counts if prefilled < len(LONG) - 1]
+    during = [tokens for prefilled, tokens in counts if prefilled < len(long) - 1]
     assert len(during) > 2  # a part of the prompt at a time
     assert during[0] < during[1] < during[2]  # the other one gets tokens in between
     assert other.tokens == plain.tokens
     # The answer continues the prompt that was scored.
-    (again,) = finished(scheduler_of(alone), Request(LONG, 4, SamplingParams()))
+    (again,) = finished(scheduler_of(alone), Request(long, 4, SamplingParams()))
     assert scored.tokens == again.tokens
 
 
@@ -157,6 +161,93 @@ def test_known_scores_of_a_prompt_are_reused(runner: ModelRunner) -> None:
         assert again.prompt_scores[-1].score == pytest.approx(first.prompt_scores[-1].score)
     (answer,) = finished(scheduler, Request(LONG, 1, SamplingParams()))
     assert answer.reused == count  # scoring has filled the cache
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"is_gemma4": True}, {"is_rigid": True}], ids=str)
+def test_a_program_scores_many_tokens_of_a_slot(
+    tmp_path: Path, options: dict[str, bool], slots: int
+) -> None:
+    """As one after the other does: also at the end of the context, and the entries are the same."""
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(**options)))
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
+        runner, slow = (engine.new_runner(slots, has_stops=False) for _ in range(2))
+        assert runner.specs.scored
+        slow.specs.scored = ()
+        slot = slots - 1
+        for count in (3, 8, 20, 36, runner.graph.limit - 1):
+            ids = [60 + n % 50 for n in range(count)]
+            for each in (runner, slow):
+                each.prefill(slot, [1])
+            np.testing.assert_allclose(runner.score(slot, ids), slow.score(slot, ids), atol=1e-4)
+            assert runner.ids(slot) == slow.ids(slot) == [1, *ids]
+            answers = []
+            for each in (runner, slow):
+                each.truncate(slot, count)
+                each.begin(slot, Request([], 1, SamplingParams(), has_scores=True))
+                answers.append(each.decode()[slot])
+            assert answers[0].tokens == answers[1].tokens
+            assert answers[0].scores == pytest.approx(answers[1].scores, abs=1e-4)
+
+
+def test_which_models_score_many_tokens_of_a_slot(engine: lm.Engine, tmp_path: Path) -> None:
+    graph = engine.graph
+    assert ProgramSpecs(graph, 2, ()).scored
+    for platform, more in (
+        ("gpu", {}),
+        ("cpu", {"is_invariant": True}),
+        ("cpu", {"drafts": True}),
+    ):
+        assert not ProgramSpecs(graph, 2, (), platform, **more).scored
+    assert not ProgramSpecs(dataclasses.replace(graph, updates_caches=False), 2, ()).scored
+    path = tmp_path / "recurrent.litertlm"
+    path.write_bytes(language_bundle(model=language_model(is_recurrent=True)))
+    with lm.Engine(path, lm.Backend.CPU(), cache_dir=":nocache") as recurrent:
+        assert not ProgramSpecs(recurrent.graph, 2, ()).scored
+
+
+def test_what_prompts_share_is_scored_once(
+    engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that come at once copy it, and their short ends are scored together."""
+    texts = [[*LONG, *range(100 + n, 103 + n)] for n in range(8)]
+    requests = [Request(ids, 1, SamplingParams(), prompt_top=1) for ids in texts]
+    alone = engine.new_runner(1, has_stops=False)
+    want = [finished(scheduler_of(alone), request)[0] for request in requests]
+    runner = engine.new_runner(8, has_stops=False)
+    scored: list[tuple[int, int]] = []
+    run = runner._run
+
+    def counted(chosen: Any, needed: int) -> Any:
+        spec, values = chosen(runner.graph.capacity)
+        if spec.kind == "score":
+            scored.append((spec.tokens, int(np.sum(values[-1]))))
+        return run(chosen, needed)
+
+    monkeypatch.setattr(runner, "_run", counted)
+    got = finished(scheduler_of(runner), *requests)
+    assert [tokens for tokens, _ in scored if tokens] == [32, 8]
+    assert sum(count for _, count in scored) == len(texts[0]) - 1 + 7 * 3
+    for a, b in zip(got, want, strict=True):
+        assert a.tokens == b.tokens
+        np.testing.assert_allclose(
+            [s.score for s in a.prompt_scores], [s.score for s in b.prompt_scores], atol=1e-4
+        )
+
+
+def test_short_prompts_do_not_wait_for_ever(engine: lm.Engine) -> None:
+    """Others with long prompts come all the time."""
+    runner = engine.new_runner(2, has_stops=False)
+    scheduler = scheduler_of(runner)
+    long = [scheduler.join(Request(LONG[:34], 0, SamplingParams(), prompt_top=1))]
+    short = scheduler.join(Request([1, 120, 121], 0, SamplingParams(), prompt_top=1))
+    while short.finish_reason is None:
+        scheduler.step()
+        if long[-1].finish_reason is not None:
+            ids = [1, *range(70 + len(long), 103 + len(long))]
+            long.append(scheduler.join(Request(ids, 0, SamplingParams(), prompt_top=1)))
+        assert len(long) < 5
 
 
 def test_scores_with_long_tops_are_not_kept(runner: ModelRunner) -> None:
