@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import HANDLES
+from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import PrecisionPolicy
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Grid, Specs, TensorSpec
@@ -305,20 +306,29 @@ def table(*rules: OpRule) -> dict[str, OpRule]:
     return rows
 
 
-def host_only(
-    name: str, options_type: type[OptionsT], max_version: int, reason: str
+def rule(
+    name: str,
+    max_version: int,
+    why_not: WhyNot[OptionsT],
+    lower: Lower[OptionsT],
+    states: States[OptionsT] | None = None,
+    **traits: Any,
 ) -> OpRule[OptionsT]:
+    """The rule of an operator of this package; its record names the options."""
+    options: Any = record_of(name).options
+    return OpRule(name, options, max_version, why_not, lower, states, **traits)
+
+
+def host_only(name: str, max_version: int, reason: str) -> OpRule[Options]:
     """The rule of an operator that is never lowered; the report prints the reason."""
 
-    def why_not(_op: Op[OptionsT]) -> str:
+    def why_not(_op: Op[Options]) -> str:
         return reason
 
-    def lower(_op: Op[OptionsT]) -> Function:
+    def lower(_op: Op[Options]) -> Function:
         raise ValueError(f"{name} is never lowered: {reason}")
 
-    return OpRule(
-        name, options_type, max_version, why_not, lower, arity=0, results=0, host_reason=reason
-    )
+    return rule(name, max_version, why_not, lower, arity=0, results=0, host_reason=reason)
 
 
 def optional(inputs: Specs, position: int) -> TensorSpec | None:

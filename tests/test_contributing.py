@@ -15,7 +15,7 @@ OPERATOR = "BUCKETIZE"
 # A step of the guide, the code that is removed, and the message of the failing test.
 LEFT_OUT = {
     "record": (1, 'OperatorRecord(\n        "BUCKETIZE"', "no OperatorRecord"),
-    "rule": (2, 'OpRule("BUCKETIZE"', "no OpRule in a RULES table of op_lowering/ (or host_only)"),
+    "rule": (2, 'rule("BUCKETIZE"', "no OpRule in a RULES table of op_lowering/ (or host_only)"),
     "kernel": (3, '"BUCKETIZE": Kernel(', "no Kernel in a KERNELS table of a reference module"),
     "cases": (4, "bucketize(np.dtype", "tests/op_lowering/: no Case of"),
 }

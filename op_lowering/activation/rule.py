@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.activation import quantized
-from jaxdelegate.op_lowering.activation.options import GeluOptions, LeakyReluOptions
+from jaxdelegate.op_lowering.activation.options import LeakyReluOptions
 from jaxdelegate.op_lowering.common.basics import clamp, hard_swish, relu, scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
 from jaxdelegate.op_lowering.common.pointwise import Elementwise, Operands, binary, pointwise, unary
@@ -56,15 +56,14 @@ def _why_not_prelu(op: Op[NoOptions]) -> str | None:
 
 
 RULES = table(
-    unary("RELU", NoOptions, 3, relu, integer=quantized.RELU),
-    unary("RELU6", NoOptions, 3, lambda x: clamp(x, 0, 6), integer=quantized.RELU6),
-    unary("RELU_N1_TO_1", NoOptions, 1, lambda x: clamp(x, -1, 1), integer=quantized.RELU_N1_TO_1),
-    unary("RELU_0_TO_1", NoOptions, 1, lambda x: clamp(x, 0, 1), integer=quantized.RELU_0_TO_1),
-    unary("LOGISTIC", NoOptions, 3, lax.logistic, integer=quantized.LOGISTIC),
-    unary("TANH", NoOptions, 3, jnp.tanh, integer=quantized.TANH),
+    unary("RELU", 3, relu, integer=quantized.RELU),
+    unary("RELU6", 3, lambda x: clamp(x, 0, 6), integer=quantized.RELU6),
+    unary("RELU_N1_TO_1", 1, lambda x: clamp(x, -1, 1), integer=quantized.RELU_N1_TO_1),
+    unary("RELU_0_TO_1", 1, lambda x: clamp(x, 0, 1), integer=quantized.RELU_0_TO_1),
+    unary("LOGISTIC", 3, lax.logistic, integer=quantized.LOGISTIC),
+    unary("TANH", 3, jnp.tanh, integer=quantized.TANH),
     binary(
         "PRELU",
-        NoOptions,
         1,
         derived_as(
             lambda x, alpha: jnp.where(x >= 0, x, x * alpha),
@@ -74,22 +73,14 @@ RULES = table(
         why_not=_why_not_prelu,
         integer=quantized.PRELU,
     ),
-    pointwise(
-        "LEAKY_RELU",
-        LeakyReluOptions,
-        2,
-        _leaky_relu,
-        Operands(FLOATS),
-        integer=quantized.LEAKY_RELU,
-    ),
-    unary("ELU", NoOptions, 1, _derived_elu, integer=quantized.ELU),
+    pointwise("LEAKY_RELU", 2, _leaky_relu, Operands(FLOATS), integer=quantized.LEAKY_RELU),
+    unary("ELU", 1, _derived_elu, integer=quantized.ELU),
     pointwise(
         "GELU",
-        GeluOptions,
         3,
         lambda op: _derived_gelu if op.options.approximate else _gelu,
         Operands(FLOATS),
         integer=quantized.GELU,
     ),
-    unary("HARD_SWISH", NoOptions, 1, hard_swish, integer=quantized.HARD_SWISH),
+    unary("HARD_SWISH", 1, hard_swish, integer=quantized.HARD_SWISH),
 )

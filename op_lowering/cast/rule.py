@@ -34,8 +34,8 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_dtype,
 )
@@ -210,20 +210,13 @@ def _lower_fake_quant(op: Op[FakeQuantOptions]) -> Function:
     return fake_quant
 
 
-DEQUANTIZE = OpRule(
-    "DEQUANTIZE",
-    NoOptions,
-    9,
-    _why_not_dequantize,
-    _lower_dequantize,
-    is_identity_in_float_view=True,
+DEQUANTIZE = rule(
+    "DEQUANTIZE", 9, _why_not_dequantize, _lower_dequantize, is_identity_in_float_view=True
 )
 
 RULES = table(
-    OpRule("CAST", CastOptions, 9, _why_not_cast, _lower_cast),
+    rule("CAST", 9, _why_not_cast, _lower_cast),
     DEQUANTIZE,
-    OpRule(
-        "QUANTIZE", NoOptions, 6, _why_not_quantize, _lower_quantize, is_identity_in_float_view=True
-    ),
-    OpRule("FAKE_QUANT", FakeQuantOptions, 2, _why_not_fake_quant, _lower_fake_quant),
+    rule("QUANTIZE", 6, _why_not_quantize, _lower_quantize, is_identity_in_float_view=True),
+    rule("FAKE_QUANT", 2, _why_not_fake_quant, _lower_fake_quant),
 )

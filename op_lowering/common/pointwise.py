@@ -21,6 +21,7 @@ from jaxdelegate.op_lowering.rule import (
     OptionsT,
     WhyNot,
     first_reason,
+    rule,
     why_not_dtype,
 )
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
@@ -106,7 +107,6 @@ class IntegerKernel(Generic[OptionsT_contra]):
 
 def pointwise(
     name: str,
-    options_type: type[OptionsT],
     max_version: int,
     build: Build[OptionsT],
     operands: Operands,
@@ -142,12 +142,11 @@ def pointwise(
 
         return run
 
-    return OpRule(name, options_type, max_version, refuse, lower, arity=operands.arity)
+    return rule(name, max_version, refuse, lower, arity=operands.arity)
 
 
 def _of_function(
     name: str,
-    options_type: type[OptionsT],
     max_version: int,
     function: Elementwise,
     *,
@@ -157,7 +156,7 @@ def _of_function(
     **traits: Any,
 ) -> OpRule[OptionsT]:
     operands = Operands(dtypes, arity, results=results)
-    return pointwise(name, options_type, max_version, lambda _op: function, operands, **traits)
+    return pointwise(name, max_version, lambda _op: function, operands, **traits)
 
 
 # Rules of operators whose function depends on no option; the inputs of binary ones broadcast.

@@ -14,6 +14,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     WhyNot,
     first_reason,
+    rule,
     why_not_const,
     why_not_dtype,
     why_not_result,
@@ -74,7 +75,6 @@ Result = type[np.generic] | Dtypes | int | Mapping[np.dtype, np.dtype] | None
 
 def typed_rule(
     name: str,
-    options: type[Options],
     inputs: Sequence[Input],
     lower: Lower[Any],
     why_not: WhyNot[Any] | None = None,
@@ -100,7 +100,7 @@ def typed_rule(
         return reason if reason or why_not is None else why_not(op)
 
     traits = {"arity": len(inputs), "results": len(results), "max_version": 1} | traits
-    return OpRule(name, options, why_not=refuse, lower=lower, **traits)
+    return rule(name, why_not=refuse, lower=lower, **traits)
 
 
 def _why_not_result(inputs: Specs, y: TensorSpec, result: Result) -> str | None:

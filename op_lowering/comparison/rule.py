@@ -19,7 +19,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
 )
 from jaxdelegate.op_lowering.elementwise import quantized
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table
 from jaxdelegate.op_lowering.spec import Shape
 
 _VALUES = NUMBERS | COMPLEX | BOOLS
@@ -76,17 +76,15 @@ def _lower_select_v2(_op: Op[NoOptions]) -> Function:
 
 
 RULES = table(
-    _comparison("EQUAL", NoOptions, 5, jnp.equal, integer=quantized.EQUAL, dtypes=_VALUES),
-    _comparison(
-        "NOT_EQUAL", NoOptions, 4, jnp.not_equal, integer=quantized.NOT_EQUAL, dtypes=_VALUES
-    ),
-    _comparison("LESS", NoOptions, 3, jnp.less, integer=quantized.LESS),
-    _comparison("LESS_EQUAL", NoOptions, 2, jnp.less_equal, integer=quantized.LESS_EQUAL),
-    _comparison("GREATER", NoOptions, 2, jnp.greater, integer=quantized.GREATER),
-    _comparison("GREATER_EQUAL", NoOptions, 3, jnp.greater_equal, integer=quantized.GREATER_EQUAL),
-    binary("LOGICAL_AND", NoOptions, 1, jnp.logical_and, dtypes=BOOLS),
-    binary("LOGICAL_OR", NoOptions, 1, jnp.logical_or, dtypes=BOOLS),
-    unary("LOGICAL_NOT", NoOptions, 1, jnp.logical_not, dtypes=BOOLS),
-    OpRule("SELECT", NoOptions, 4, _why_not_select, _lower_select, arity=3),
-    OpRule("SELECT_V2", NoOptions, 2, _why_not_select_v2, _lower_select_v2, arity=3),
+    _comparison("EQUAL", 5, jnp.equal, integer=quantized.EQUAL, dtypes=_VALUES),
+    _comparison("NOT_EQUAL", 4, jnp.not_equal, integer=quantized.NOT_EQUAL, dtypes=_VALUES),
+    _comparison("LESS", 3, jnp.less, integer=quantized.LESS),
+    _comparison("LESS_EQUAL", 2, jnp.less_equal, integer=quantized.LESS_EQUAL),
+    _comparison("GREATER", 2, jnp.greater, integer=quantized.GREATER),
+    _comparison("GREATER_EQUAL", 3, jnp.greater_equal, integer=quantized.GREATER_EQUAL),
+    binary("LOGICAL_AND", 1, jnp.logical_and, dtypes=BOOLS),
+    binary("LOGICAL_OR", 1, jnp.logical_or, dtypes=BOOLS),
+    unary("LOGICAL_NOT", 1, jnp.logical_not, dtypes=BOOLS),
+    rule("SELECT", 4, _why_not_select, _lower_select, arity=3),
+    rule("SELECT_V2", 2, _why_not_select_v2, _lower_select_v2, arity=3),
 )

@@ -20,9 +20,7 @@ class AttentionAttributes(FlexbufferOptions):
     logit_cap: float = 0.0
 
 
-_decomposition = calling(
-    "STABLEHLO_COMPOSITE", StableHLOCompositeOptions, lambda o: o.decomposition_subgraph_index
-)
+_decomposition = calling("STABLEHLO_COMPOSITE", lambda o: o.decomposition_subgraph_index)
 
 
 def _lower(op: Op[StableHLOCompositeOptions]) -> Function:

@@ -13,14 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdelegate.op_lowering.common.derivatives import forward_only
-from jaxdelegate.op_lowering.control_flow.options import (
-    CallOnceOptions,
-    CallOptions,
-    IfOptions,
-    StablehloCaseOptions,
-    StablehloWhileOptions,
-    WhileOptions,
-)
+from jaxdelegate.op_lowering.control_flow.options import StablehloWhileOptions, WhileOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -30,6 +23,7 @@ from jaxdelegate.op_lowering.rule import (
     StaticLoop,
     first_reason,
     host_only,
+    rule,
     table,
 )
 from jaxdelegate.op_lowering.spec import Specs
@@ -51,7 +45,6 @@ def _unknown(specs: Specs) -> Specs:
 
 def _branching(
     name: str,
-    options_type: type[OptionsT],
     branches: _Callees[OptionsT],
     select: Callable[[jax.Array], jax.Array],
 ) -> OpRule[OptionsT]:
@@ -78,10 +71,10 @@ def _branching(
 
         return branch
 
-    return OpRule(name, options_type, 1, why_not, lower, results=0)
+    return rule(name, 1, why_not, lower, results=0)
 
 
-def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
+def _loop(name: str) -> OpRule[_Loop]:
     def why_not(op: Op[_Loop]) -> str | None:
         callees = (op.options.cond_subgraph_index, op.options.body_subgraph_index)
         reason = _why_not_called(op.context, callees, _unknown(op.inputs))
@@ -101,7 +94,7 @@ def _loop(name: str, options_type: type[_Loop]) -> OpRule[_Loop]:
         loop = _while(op.context.lower_subgraph(condition, inputs), run_body)
         return loop if static_loop is None else _forward_only(loop, name, op.outputs)
 
-    return OpRule(name, options_type, 1, why_not, lower, results=0)
+    return rule(name, 1, why_not, lower, results=0)
 
 
 def _while(condition: Function, body: Function) -> Function:
@@ -148,9 +141,7 @@ def _forward_only(loop: Function, name: str, outputs: Specs) -> Function:
     return guarded
 
 
-def calling(
-    name: str, options_type: type[OptionsT], callee: Callable[[OptionsT], int]
-) -> OpRule[OptionsT]:
+def calling(name: str, callee: Callable[[OptionsT], int]) -> OpRule[OptionsT]:
     """The rule of an operator that runs the subgraph `callee(options)`."""
 
     def why_not(op: Op[OptionsT]) -> str | None:
@@ -159,24 +150,18 @@ def calling(
     def lower(op: Op[OptionsT]) -> Function:
         return op.context.lower_subgraph(callee(op.options), op.inputs)
 
-    return OpRule(name, options_type, 1, why_not, lower, arity=0, results=0)
+    return rule(name, 1, why_not, lower, arity=0, results=0)
 
 
 RULES = table(
-    calling("CALL", CallOptions, lambda o: o.subgraph),
-    host_only("CALL_ONCE", CallOnceOptions, 1, "initialization runs once, on the host"),
+    calling("CALL", lambda o: o.subgraph),
+    host_only("CALL_ONCE", 1, "initialization runs once, on the host"),
     _branching(
         "IF",
-        IfOptions,
         lambda o: (o.then_subgraph_index, o.else_subgraph_index),
         lambda condition: jnp.where(condition, jnp.int32(0), jnp.int32(1)),
     ),
-    _branching(
-        "STABLEHLO_CASE",
-        StablehloCaseOptions,
-        lambda o: o.branch_subgraph_indices,
-        lambda index: index,
-    ),
-    _loop("STABLEHLO_WHILE", StablehloWhileOptions),
-    _loop("WHILE", WhileOptions),
+    _branching("STABLEHLO_CASE", lambda o: o.branch_subgraph_indices, lambda index: index),
+    _loop("STABLEHLO_WHILE"),
+    _loop("WHILE"),
 )

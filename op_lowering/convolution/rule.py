@@ -61,6 +61,7 @@ from jaxdelegate.op_lowering.rule import (
     OpRule,
     Prepare,
     first_reason,
+    rule,
     table,
 )
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
@@ -118,15 +119,9 @@ class _Family(Generic[_Conv]):
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
-    def rule(self, name: str, options_type: type[_Conv], max_version: int) -> OpRule[_Conv]:
-        return OpRule(
-            name,
-            options_type,
-            max_version,
-            self.why_not,
-            self.lower,
-            arity=2,
-            algorithms=self.algorithms,
+    def rule(self, name: str, max_version: int) -> OpRule[_Conv]:
+        return rule(
+            name, max_version, self.why_not, self.lower, arity=2, algorithms=self.algorithms
         )
 
     def _convolution(self, op: Op[_Conv]) -> Convolution:
@@ -358,7 +353,7 @@ def family(options: _Conv2D) -> _Family[_Conv2D]:
 
 
 RULES = table(
-    _CONV_2D.rule("CONV_2D", Conv2DOptions, 8),
-    _DEPTHWISE.rule("DEPTHWISE_CONV_2D", DepthwiseConv2DOptions, 7),
-    _CONV_3D.rule("CONV_3D", Conv3DOptions, 1),
+    _CONV_2D.rule("CONV_2D", 8),
+    _DEPTHWISE.rule("DEPTHWISE_CONV_2D", 7),
+    _CONV_3D.rule("CONV_3D", 1),
 )

@@ -48,6 +48,7 @@ from jaxdelegate.op_lowering.rule import (
     Prepare,
     first_reason,
     optional,
+    rule,
     table,
     why_not_const,
     why_not_dtype,
@@ -212,15 +213,9 @@ class _Family(Generic[_OptionsT]):
     kernels: quantized_products.Kernels
     dynamic_range: DynamicRange
 
-    def rule(self, name: str, options_type: type[_OptionsT], max_version: int) -> OpRule[_OptionsT]:
-        return OpRule(
-            name,
-            options_type,
-            max_version,
-            self.why_not,
-            self.lower,
-            arity=3,
-            algorithms=self.algorithms,
+    def rule(self, name: str, max_version: int) -> OpRule[_OptionsT]:
+        return rule(
+            name, max_version, self.why_not, self.lower, arity=3, algorithms=self.algorithms
         )
 
     def why_not(self, op: Op[_OptionsT]) -> str | None:
@@ -345,11 +340,10 @@ def _grown(padding: Padding, n_in: int, size: int, stride: int) -> Spread:
 
 
 RULES = table(
-    _TRANSPOSE_CONV.rule("TRANSPOSE_CONV", TransposeConvOptions, 5),
-    _CONV_3D_TRANSPOSE.rule("CONV_3D_TRANSPOSE", Conv3DOptions, 1),
-    OpRule(
+    _TRANSPOSE_CONV.rule("TRANSPOSE_CONV", 5),
+    _CONV_3D_TRANSPOSE.rule("CONV_3D_TRANSPOSE", 1),
+    rule(
         "Convolution2DTransposeBias",
-        Convolution2DTransposeBiasOptions,
         1,
         _why_not_bias,
         _lower_bias,

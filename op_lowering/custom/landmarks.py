@@ -186,27 +186,12 @@ def _lower_tensor(op: Op[TransformTensorOptions]) -> Function:
 
 RULES = table(
     typed_rule(
-        "Landmarks2TransformMatrix",
-        LandmarksToMatrixOptions,
-        [REAL],
-        _lower_to_matrix,
-        _why_not_to_matrix,
-        max_version=2,
+        "Landmarks2TransformMatrix", [REAL], _lower_to_matrix, _why_not_to_matrix, max_version=2
     ),
     typed_rule(
-        "TransformLandmarks",
-        TransformLandmarksOptions,
-        [REAL, SAME],
-        _lower_landmarks,
-        _why_not_landmarks,
-        max_version=2,
+        "TransformLandmarks", [REAL, SAME], _lower_landmarks, _why_not_landmarks, max_version=2
     ),
     typed_rule(
-        "TransformTensorBilinear",
-        TransformTensorOptions,
-        [REAL, SAME],
-        _lower_tensor,
-        _why_not_tensor,
-        max_version=2,
+        "TransformTensorBilinear", [REAL, SAME], _lower_tensor, _why_not_tensor, max_version=2
     ),
 )

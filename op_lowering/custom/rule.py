@@ -75,17 +75,12 @@ def _butterflies(runs: jax.Array, size: int) -> jax.Array:
 RULES = table(
     typed_rule(
         "NumericVerify",
-        NumericVerifyOptions,
         [ANY, FLOAT32],
         _lower_numeric_verify,
         _why_not_numeric_verify,
         results=[np.float32],
     ),
     typed_rule(
-        "aeq.hadamard_rotation",
-        HadamardRotationOptions,
-        [FLOAT32],
-        _lower_hadamard_rotation,
-        _why_not_hadamard_rotation,
+        "aeq.hadamard_rotation", [FLOAT32], _lower_hadamard_rotation, _why_not_hadamard_rotation
     ),
 )

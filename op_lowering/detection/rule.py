@@ -15,18 +15,15 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.pointwise import why_not_count
 from jaxdelegate.op_lowering.common.quantization import why_not_per_tensor
-from jaxdelegate.op_lowering.detection.options import (
-    DetectionPostProcessOptions,
-    PosenetDecoderOptions,
-)
-from jaxdelegate.op_lowering.records.record import NoOptions, Options
+from jaxdelegate.op_lowering.detection.options import DetectionPostProcessOptions
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     first_reason,
     host_only,
     optional,
+    rule,
     table,
     why_not_const,
     why_not_dtype,
@@ -326,17 +323,8 @@ def _select(
 
 
 RULES = table(
-    OpRule(
-        "TFLite_Detection_PostProcess",
-        DetectionPostProcessOptions,
-        1,
-        _why_not_postprocess,
-        _lower_postprocess,
-        arity=3,
-    ),
-    OpRule("NON_MAX_SUPPRESSION_V4", NoOptions, 1, _why_not_nms, _lower_nms, arity=5),
-    OpRule("NON_MAX_SUPPRESSION_V5", NoOptions, 1, _why_not_nms, _lower_nms, arity=6),
-    host_only(
-        "PosenetDecoderOp", PosenetDecoderOptions, 1, "how many persons it follows depends on data"
-    ),
+    rule("TFLite_Detection_PostProcess", 1, _why_not_postprocess, _lower_postprocess, arity=3),
+    rule("NON_MAX_SUPPRESSION_V4", 1, _why_not_nms, _lower_nms, arity=5),
+    rule("NON_MAX_SUPPRESSION_V5", 1, _why_not_nms, _lower_nms, arity=6),
+    host_only("PosenetDecoderOp", 1, "how many persons it follows depends on data"),
 )

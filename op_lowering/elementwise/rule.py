@@ -44,7 +44,7 @@ from jaxdelegate.op_lowering.elementwise.options import (
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, WhyNot, first_reason, table
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, WhyNot, first_reason, rule, table
 
 # ---- arithmetic with a fused activation: ADD, SUB, MUL, DIV
 
@@ -64,7 +64,6 @@ def _limits(activation: Act, dtype: np.dtype) -> tuple[Any, Any]:
 
 def _activated(
     name: str,
-    options_type: type[_Activated],
     max_version: int,
     function: Elementwise,
     integer: IntegerKernel[_Activated],
@@ -86,13 +85,7 @@ def _activated(
         return None if why_not is None else why_not(op)
 
     return pointwise(
-        name,
-        options_type,
-        max_version,
-        build,
-        Operands(NUMBERS | COMPLEX, 2),
-        why_not=refuse,
-        integer=integer,
+        name, max_version, build, Operands(NUMBERS | COMPLEX, 2), why_not=refuse, integer=integer
     )
 
 
@@ -269,55 +262,45 @@ def _lower_bitcast(op: Op[NoOptions]) -> Function:
 
 
 RULES = table(
-    _activated("ADD", AddOptions, 6, jnp.add, quantized.ADD),
-    _activated("SUB", SubOptions, 5, jnp.subtract, quantized.SUB),
-    _activated("MUL", MulOptions, 8, jnp.multiply, quantized.MUL),
-    _activated("DIV", DivOptions, 2, _divide, quantized.DIV, _why_not_integer_zero),
-    binary("FLOOR_DIV", NoOptions, 3, _floor_divide, why_not=_why_not_zero),
-    binary("FLOOR_MOD", NoOptions, 2, jnp.remainder, why_not=_why_not_integer_zero),
+    _activated("ADD", 6, jnp.add, quantized.ADD),
+    _activated("SUB", 5, jnp.subtract, quantized.SUB),
+    _activated("MUL", 8, jnp.multiply, quantized.MUL),
+    _activated("DIV", 2, _divide, quantized.DIV, _why_not_integer_zero),
+    binary("FLOOR_DIV", 3, _floor_divide, why_not=_why_not_zero),
+    binary("FLOOR_MOD", 2, jnp.remainder, why_not=_why_not_integer_zero),
     # If either is NaN, y. Equal values share the slope.
-    binary("MAXIMUM", NoOptions, 4, derived_as(lambda x, y: jnp.where(x > y, x, y), jnp.maximum)),
-    binary("MINIMUM", NoOptions, 4, derived_as(lambda x, y: jnp.where(x < y, x, y), jnp.minimum)),
+    binary("MAXIMUM", 4, derived_as(lambda x, y: jnp.where(x > y, x, y), jnp.maximum)),
+    binary("MINIMUM", 4, derived_as(lambda x, y: jnp.where(x < y, x, y), jnp.minimum)),
     dataclasses.replace(
-        pointwise("POW", NoOptions, 1, _power, Operands(NUMBERS, 2), why_not=_why_not_power),
+        pointwise("POW", 1, _power, Operands(NUMBERS, 2), why_not=_why_not_power),
         built_in=(1,),
     ),
     binary(
         "SQUARED_DIFFERENCE",
-        NoOptions,
         2,
         lambda x, y: (x - y) * (x - y),
         integer=quantized.SQUARED_DIFFERENCE,
     ),
-    pointwise(
-        "ADD_N", NoOptions, 1, _add_n, Operands(NUMBERS, 2, variadic=True), why_not=_why_not_add_n
-    ),
-    binary(
-        "ATAN2",
-        NoOptions,
-        1,
-        _atan2,
-        dtypes=FLOATS,
-        why_not=lambda op: why_not_one_shape(*op.inputs),
-    ),
-    binary("BITWISE_XOR", NoOptions, 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS),
-    binary("RIGHT_SHIFT", NoOptions, 1, _right_shift, dtypes=INTEGERS),
-    unary("ABS", NoOptions, 5, _abs, dtypes=NUMBERS, integer=quantized.ABS),
-    unary("NEG", NoOptions, 1, jnp.negative, dtypes=NUMBERS | COMPLEX),
-    unary("SIGN", NoOptions, 2, jnp.sign, dtypes=NUMBERS),
-    unary("SQUARE", NoOptions, 1, lambda x: x * x, dtypes=NUMBERS),
-    unary("SQRT", NoOptions, 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT),
-    unary("RSQRT", NoOptions, 3, _rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT),
-    unary("EXP", NoOptions, 2, jnp.exp, integer=quantized.EXP),
-    unary("LOG", NoOptions, 2, jnp.log, integer=quantized.LOG),
-    unary("SIN", NoOptions, 2, jnp.sin),
-    unary("COS", NoOptions, 2, jnp.cos),
-    unary("FLOOR", NoOptions, 1, jnp.floor),
-    unary("CEIL", NoOptions, 1, jnp.ceil),
-    unary("ROUND", NoOptions, 1, jnp.rint),  # halves to even
-    unary("REAL", NoOptions, 1, jnp.real, dtypes=COMPLEX, results=FLOATS),
-    unary("IMAG", NoOptions, 1, jnp.imag, dtypes=COMPLEX, results=FLOATS),
-    unary("COMPLEX_ABS", NoOptions, 1, _modulus, dtypes=COMPLEX, results=FLOATS),
-    OpRule("ZEROS_LIKE", NoOptions, 1, _why_not_zeros, _lower_zeros),
-    OpRule("BITCAST", NoOptions, 1, _why_not_bitcast, _lower_bitcast),
+    pointwise("ADD_N", 1, _add_n, Operands(NUMBERS, 2, variadic=True), why_not=_why_not_add_n),
+    binary("ATAN2", 1, _atan2, dtypes=FLOATS, why_not=lambda op: why_not_one_shape(*op.inputs)),
+    binary("BITWISE_XOR", 1, jnp.bitwise_xor, dtypes=INTEGERS | BOOLS),
+    binary("RIGHT_SHIFT", 1, _right_shift, dtypes=INTEGERS),
+    unary("ABS", 5, _abs, dtypes=NUMBERS, integer=quantized.ABS),
+    unary("NEG", 1, jnp.negative, dtypes=NUMBERS | COMPLEX),
+    unary("SIGN", 2, jnp.sign, dtypes=NUMBERS),
+    unary("SQUARE", 1, lambda x: x * x, dtypes=NUMBERS),
+    unary("SQRT", 2, jnp.sqrt, why_not=_why_not_negative, integer=quantized.SQRT),
+    unary("RSQRT", 3, _rsqrt, why_not=_why_not_negative, integer=quantized.RSQRT),
+    unary("EXP", 2, jnp.exp, integer=quantized.EXP),
+    unary("LOG", 2, jnp.log, integer=quantized.LOG),
+    unary("SIN", 2, jnp.sin),
+    unary("COS", 2, jnp.cos),
+    unary("FLOOR", 1, jnp.floor),
+    unary("CEIL", 1, jnp.ceil),
+    unary("ROUND", 1, jnp.rint),  # halves to even
+    unary("REAL", 1, jnp.real, dtypes=COMPLEX, results=FLOATS),
+    unary("IMAG", 1, jnp.imag, dtypes=COMPLEX, results=FLOATS),
+    unary("COMPLEX_ABS", 1, _modulus, dtypes=COMPLEX, results=FLOATS),
+    rule("ZEROS_LIKE", 1, _why_not_zeros, _lower_zeros),
+    rule("BITCAST", 1, _why_not_bitcast, _lower_bitcast),
 )

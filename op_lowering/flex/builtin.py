@@ -3,10 +3,9 @@
 from typing import Any
 
 from jaxdelegate.op_lowering.families import rule_modules
-from jaxdelegate.op_lowering.flex import options as flex
 from jaxdelegate.op_lowering.flex.options import BUILTIN, FAMILIES, translated
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, table
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, rule, table
 
 _Op = Op[FlexOptions]
 _RULES: dict[str, OpRule] = {
@@ -17,23 +16,22 @@ _RULES: dict[str, OpRule] = {
 
 
 def _rule(name: str) -> OpRule[Any]:
-    rule = _RULES[BUILTIN[name][0]]
+    builtin = _RULES[BUILTIN[name][0]]
 
     def why_not(op: _Op) -> str | None:
         options = translated(name, op.options)
         if isinstance(options, str):
             return options
-        return rule.why_not(Op(op.context, options, op.inputs, op.outputs))
+        return builtin.why_not(Op(op.context, options, op.inputs, op.outputs))
 
     def lower(op: _Op) -> Function:
         options = translated(name, op.options)
         if isinstance(options, str):
             raise ValueError(f"{FLEX}{name} is never lowered: {options}")
-        return rule.lower(Op(op.context, options, op.inputs, op.outputs))
+        return builtin.lower(Op(op.context, options, op.inputs, op.outputs))
 
-    flex_name = f"{FLEX}{name}"
-    options = flex.RECORDS[flex_name].options
-    return OpRule(flex_name, options, 1, why_not, lower, arity=rule.arity, results=rule.results)
+    shared = {"arity": builtin.arity, "results": builtin.results}
+    return rule(f"{FLEX}{name}", 1, why_not, lower, **shared)
 
 
 RULES = table(*map(_rule, BUILTIN))

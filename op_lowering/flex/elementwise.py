@@ -22,13 +22,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
 from jaxdelegate.op_lowering.common.signature import REAL_OF, REALS, Input
 from jaxdelegate.op_lowering.common.wide_lowering import lowered_wide
 from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
-from jaxdelegate.op_lowering.flex import options as flex
-from jaxdelegate.op_lowering.flex.options import (
-    OF_COMPLEX,
-    OF_REALS,
-    PARTLY_DERIVED,
-    SCIPY,
-)
+from jaxdelegate.op_lowering.flex.options import OF_COMPLEX, OF_REALS, PARTLY_DERIVED, SCIPY
 from jaxdelegate.op_lowering.flex.signature import rule
 from jaxdelegate.op_lowering.records.flex import FLEX, FlexOptions
 from jaxdelegate.op_lowering.rule import Function, Op, OpRule, host_only, table
@@ -39,7 +33,7 @@ _WITH_COMPLEX = FLOATS | COMPLEX
 
 
 def _each(name: str, function: Elementwise, dtypes: Dtypes, arity: int = 1) -> OpRule[FlexOptions]:
-    return pointwise(f"{FLEX}{name}", FlexOptions, 1, lambda _op: function, Operands(dtypes, arity))
+    return pointwise(f"{FLEX}{name}", 1, lambda _op: function, Operands(dtypes, arity))
 
 
 _REAL = {
@@ -105,7 +99,7 @@ def _special(name: str, function: Elementwise) -> OpRule[FlexOptions]:
     def build(op: _Op) -> Elementwise:
         return wide if op.inputs[0].dtype == np.float64 else function
 
-    return pointwise(f"{FLEX}{name}", FlexOptions, 1, build, Operands(REALS, arity))
+    return pointwise(f"{FLEX}{name}", 1, build, Operands(REALS, arity))
 
 
 _BY_ONE_INPUT = "JAX has its derivative by one input only"
@@ -115,7 +109,7 @@ RULES = table(
     *(_each(name, function, _WITH_COMPLEX) for name, function in _COMPLEX.items()),
     *(_each(name, function, FLOATS, 2) for name, function in _GRADIENTS.items()),
     *(_special(name, getattr(special, scipy)) for name, scipy in SCIPY.items()),
-    pointwise(f"{FLEX}AddN", FlexOptions, 1, _add_n, Operands(_NUMBERS | COMPLEX, variadic=True)),
+    pointwise(f"{FLEX}AddN", 1, _add_n, Operands(_NUMBERS | COMPLEX, variadic=True)),
     rule("Angle", [Input(COMPLEX)], _lower_angle, results=[REAL_OF]),
     _each("BitwiseAnd", jnp.bitwise_and, INTEGERS, 2),
     _each("BitwiseOr", jnp.bitwise_or, INTEGERS, 2),
@@ -125,6 +119,6 @@ RULES = table(
     _each("LeftShift", _left_shift, INTEGERS, 2),
     _each("Pow", jnp.power, _WITH_COMPLEX, 2),
     _each("TruncateMod", lax.rem, _NUMBERS, 2),
-    pointwise(_LEAKY, flex.RECORDS[_LEAKY].options, 1, _leaky_relu_grad, Operands(FLOATS, 2)),
-    *(host_only(f"{FLEX}{name}", FlexOptions, 1, _BY_ONE_INPUT) for name in PARTLY_DERIVED),
+    pointwise(_LEAKY, 1, _leaky_relu_grad, Operands(FLOATS, 2)),
+    *(host_only(f"{FLEX}{name}", 1, _BY_ONE_INPUT) for name in PARTLY_DERIVED),
 )

@@ -29,7 +29,7 @@ _REASONS = {
 
 RULES = table(
     *(
-        host_only(name, record.options, 1, _REASONS.get(name.removeprefix(FLEX), _STRINGS))
+        host_only(name, 1, _REASONS.get(name.removeprefix(FLEX), _STRINGS))
         for name, record in flex.RECORDS.items()
         if record.cost is costs.host_work
     )

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxdelegate.op_lowering.common.signature import Input, Result, typed_rule
-from jaxdelegate.op_lowering.flex import options as flex
 from jaxdelegate.op_lowering.records.flex import FLEX
 from jaxdelegate.op_lowering.rule import Lower, OpRule, WhyNot
 
@@ -21,5 +20,4 @@ def rule(
 
     `why_not` need not repeat what the kernel's shape function checks: it comes first.
     """
-    name = f"{FLEX}{name}"
-    return typed_rule(name, flex.RECORDS[name].options, inputs, lower, why_not, results=results)
+    return typed_rule(f"{FLEX}{name}", inputs, lower, why_not, results=results)

@@ -24,9 +24,9 @@ from jaxdelegate.op_lowering.rule import (
     Lowered,
     LoweringContext,
     Op,
-    OpRule,
     first_reason,
     optional,
+    rule,
     table,
     why_not_dtype,
 )
@@ -176,6 +176,6 @@ def _written_out(op: Op[AttentionOptions]) -> Function:
     return written_out
 
 
-ATTENTION = OpRule("fused_attention", AttentionOptions, 1, _why_not, _lower, arity=3)
+ATTENTION = rule("fused_attention", 1, _why_not, _lower, arity=3)
 
 FUSED = table(ATTENTION)

@@ -18,15 +18,7 @@ from jaxdelegate.op_lowering.convolution.options import Conv2DOptions, Depthwise
 from jaxdelegate.op_lowering.convolution.rule import family
 from jaxdelegate.op_lowering.fused.options import FusedConvolutionOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Lowered,
-    Op,
-    OpRule,
-    first_reason,
-    optional,
-    table,
-)
+from jaxdelegate.op_lowering.rule import Function, Lowered, Op, first_reason, optional, rule, table
 
 
 def _convolution(op: Op[FusedConvolutionOptions]) -> Op[Conv2DOptions | DepthwiseConv2DOptions]:
@@ -90,14 +82,4 @@ def _algorithms(op: Op[FusedConvolutionOptions]) -> Mapping[str, Any]:
     return {library: None, **algorithms} if op.context.platform == "gpu" else algorithms
 
 
-FUSED = table(
-    OpRule(
-        "fused_convolution",
-        FusedConvolutionOptions,
-        1,
-        _why_not,
-        _lower,
-        arity=2,
-        algorithms=_algorithms,
-    )
-)
+FUSED = table(rule("fused_convolution", 1, _why_not, _lower, arity=2, algorithms=_algorithms))

@@ -13,8 +13,8 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     Lowered,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_dtype,
 )
@@ -109,8 +109,6 @@ def _cache_shape(form: decode_attention_triton.Form, *, is_last: bool) -> Sequen
     return (form.heads, *matrix)
 
 
-DECODE_ATTENTION = OpRule(
-    "fused_decode_attention", DecodeAttentionOptions, 1, _why_not, _lower, arity=7, results=3
-)
+DECODE_ATTENTION = rule("fused_decode_attention", 1, _why_not, _lower, arity=7, results=3)
 
 FUSED = table(DECODE_ATTENTION)

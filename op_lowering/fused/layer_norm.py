@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.common.basics import (
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.fused import layer_norm_cpu_kernel
 from jaxdelegate.op_lowering.fused.options import LayerNormOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table, why_not_dtype
 
 
 def _why_not(op: Op[LayerNormOptions]) -> str | None:
@@ -59,6 +59,6 @@ def _mean(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.mean(x, axis=axes, dtype=x.dtype, keepdims=True)
 
 
-LAYER_NORM = OpRule("fused_layer_norm", LayerNormOptions, 1, _why_not, _lower)
+LAYER_NORM = rule("fused_layer_norm", 1, _why_not, _lower)
 
 FUSED = table(LAYER_NORM)

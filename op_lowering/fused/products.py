@@ -29,9 +29,9 @@ from jaxdelegate.op_lowering.rule import (
     Lowered,
     LoweringContext,
     Op,
-    OpRule,
     Prepare,
     first_reason,
+    rule,
     table,
     why_not_dtype,
 )
@@ -188,6 +188,6 @@ def _call(
     )
 
 
-FUSED_PRODUCTS = OpRule("fused_products", FusedProductsOptions, 1, _why_not, _lower)
+FUSED_PRODUCTS = rule("fused_products", 1, _why_not, _lower)
 
 FUSED = table(FUSED_PRODUCTS)

@@ -34,8 +34,8 @@ from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_const,
     why_not_dtype,
@@ -322,38 +322,15 @@ def _lower_unique(op: Op[UniqueOptions]) -> Function:
 
 
 RULES = table(
-    OpRule("GATHER", GatherOptions, 8, _why_not_gather, _lower_gather, arity=2),
-    OpRule("GATHER_ND", NoOptions, 6, _why_not_gather_nd, _lower_gather_nd, arity=2),
-    OpRule("SCATTER_ND", NoOptions, 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3),
-    OpRule(
-        "SPARSE_TO_DENSE",
-        SparseToDenseOptions,
-        3,
-        _why_not_sparse_to_dense,
-        _lower_sparse_to_dense,
-        arity=4,
-    ),
-    OpRule(
-        "EMBEDDING_LOOKUP",
-        NoOptions,
-        5,
-        _why_not_embedding_lookup,
-        _lower_embedding_lookup,
-        arity=2,
-    ),
-    OpRule("ONE_HOT", OneHotOptions, 1, _why_not_one_hot, _lower_one_hot, arity=4),
-    OpRule(
-        "REVERSE_SEQUENCE",
-        ReverseSequenceOptions,
-        1,
-        _why_not_reverse_sequence,
-        _lower_reverse_sequence,
-        arity=2,
-    ),
-    OpRule("MATRIX_DIAG", NoOptions, 1, _why_not_matrix_diag, _lower_matrix_diag),
-    OpRule(
-        "MATRIX_SET_DIAG", NoOptions, 1, _why_not_matrix_set_diag, _lower_matrix_set_diag, arity=2
-    ),
-    OpRule("WHERE", NoOptions, 2, _why_not_where, _lower_where),
-    OpRule("UNIQUE", UniqueOptions, 1, _why_not_unique, _lower_unique),
+    rule("GATHER", 8, _why_not_gather, _lower_gather, arity=2),
+    rule("GATHER_ND", 6, _why_not_gather_nd, _lower_gather_nd, arity=2),
+    rule("SCATTER_ND", 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3),
+    rule("SPARSE_TO_DENSE", 3, _why_not_sparse_to_dense, _lower_sparse_to_dense, arity=4),
+    rule("EMBEDDING_LOOKUP", 5, _why_not_embedding_lookup, _lower_embedding_lookup, arity=2),
+    rule("ONE_HOT", 1, _why_not_one_hot, _lower_one_hot, arity=4),
+    rule("REVERSE_SEQUENCE", 1, _why_not_reverse_sequence, _lower_reverse_sequence, arity=2),
+    rule("MATRIX_DIAG", 1, _why_not_matrix_diag, _lower_matrix_diag),
+    rule("MATRIX_SET_DIAG", 1, _why_not_matrix_set_diag, _lower_matrix_set_diag, arity=2),
+    rule("WHERE", 2, _why_not_where, _lower_where),
+    rule("UNIQUE", 1, _why_not_unique, _lower_unique),
 )

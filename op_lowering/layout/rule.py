@@ -27,7 +27,7 @@ from jaxdelegate.op_lowering.layout.quantized import rescaler, why_not_joined
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_const
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table, why_not_const
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 
@@ -270,22 +270,14 @@ def _lower_depth_to_space(op: Op[DepthToSpaceOptions]) -> Function:
 
 
 RULES = table(
-    OpRule("TRANSPOSE", NoOptions, 9, _why_not_transpose, _lower_transpose, arity=2),
-    OpRule("CONCATENATION", ConcatenationOptions, 7, _why_not_concatenation, _lower_concatenation),
-    OpRule("PACK", PackOptions, 5, _why_not_pack, _lower_pack),
-    OpRule("TILE", NoOptions, 3, _why_not_tile, _lower_tile, arity=2),
-    OpRule("REVERSE_V2", NoOptions, 4, _why_not_reverse, _lower_reverse, arity=2),
-    OpRule("Roll", CustomOptions, 1, _why_not_roll, _lower_roll, arity=3),
-    OpRule(
-        "SPACE_TO_BATCH_ND", NoOptions, 4, _why_not_space_to_batch, _lower_space_to_batch, arity=3
-    ),
-    OpRule(
-        "BATCH_TO_SPACE_ND", NoOptions, 4, _why_not_batch_to_space, _lower_batch_to_space, arity=3
-    ),
-    OpRule(
-        "SPACE_TO_DEPTH", SpaceToDepthOptions, 2, _why_not_space_to_depth, _lower_space_to_depth
-    ),
-    OpRule(
-        "DEPTH_TO_SPACE", DepthToSpaceOptions, 2, _why_not_depth_to_space, _lower_depth_to_space
-    ),
+    rule("TRANSPOSE", 9, _why_not_transpose, _lower_transpose, arity=2),
+    rule("CONCATENATION", 7, _why_not_concatenation, _lower_concatenation),
+    rule("PACK", 5, _why_not_pack, _lower_pack),
+    rule("TILE", 3, _why_not_tile, _lower_tile, arity=2),
+    rule("REVERSE_V2", 4, _why_not_reverse, _lower_reverse, arity=2),
+    rule("Roll", 1, _why_not_roll, _lower_roll, arity=3),
+    rule("SPACE_TO_BATCH_ND", 4, _why_not_space_to_batch, _lower_space_to_batch, arity=3),
+    rule("BATCH_TO_SPACE_ND", 4, _why_not_batch_to_space, _lower_batch_to_space, arity=3),
+    rule("SPACE_TO_DEPTH", 2, _why_not_space_to_depth, _lower_space_to_depth),
+    rule("DEPTH_TO_SPACE", 2, _why_not_depth_to_space, _lower_depth_to_space),
 )

@@ -200,7 +200,6 @@ def _bytes(x: jax.Array) -> jax.Array:
 RULES = table(
     typed_rule(
         "EMBEDDING_LOOKUP_SPARSE",
-        EmbeddingLookupSparseOptions,
         [INT32, INT32, CONSTANTS32, FLOAT32, FLOAT32],
         _lower_embedding_lookup_sparse,
         _why_not_embedding_lookup_sparse,
@@ -208,7 +207,6 @@ RULES = table(
     ),
     typed_rule(
         "HASHTABLE_LOOKUP",
-        NoOptions,
         [INT32, INT32, ANY],
         _lower_hashtable_lookup,
         _why_not_hashtable_lookup,
@@ -216,7 +214,6 @@ RULES = table(
     ),
     typed_rule(
         "LSH_PROJECTION",
-        LSHProjectionOptions,
         [FLOAT32, Input(FLOATS | INTEGERS | BOOLS)],
         _lower_lsh_projection,
         _why_not_lsh_projection,

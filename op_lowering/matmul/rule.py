@@ -37,8 +37,8 @@ from jaxdelegate.op_lowering.rule import (
     Lowered,
     LoweringContext,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
 )
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
@@ -258,14 +258,11 @@ def _many_matrices(a: Arithmetic, o: BatchMatMulOptions, x: jax.Array, w: jax.Ar
     return a.dot(x, w, contract, (both, both))
 
 
-BATCH_MATMUL = OpRule(
-    "BATCH_MATMUL", BatchMatMulOptions, 4, _why_not_batch_matmul, _lower_batch_matmul, arity=2
-)
+BATCH_MATMUL = rule("BATCH_MATMUL", 4, _why_not_batch_matmul, _lower_batch_matmul, arity=2)
 
 RULES = table(
-    OpRule(
+    rule(
         "FULLY_CONNECTED",
-        FullyConnectedOptions,
         14,
         _why_not_fully_connected,
         _lower_fully_connected,

@@ -30,8 +30,8 @@ from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_dtype,
     why_not_result,
@@ -87,7 +87,7 @@ def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
     return softmax
 
 
-SOFTMAX = OpRule("SOFTMAX", SoftmaxOptions, 4, _why_not_softmax, _lower_softmax)
+SOFTMAX = rule("SOFTMAX", 4, _why_not_softmax, _lower_softmax)
 
 
 def _why_not_log_softmax(op: Op[NoOptions]) -> str | None:
@@ -176,13 +176,7 @@ def _lower_local_response(op: Op[LocalResponseNormalizationOptions]) -> Function
 
 RULES = table(
     SOFTMAX,
-    OpRule("LOG_SOFTMAX", NoOptions, 2, _why_not_log_softmax, _lower_log_softmax),
-    OpRule("L2_NORMALIZATION", L2NormOptions, 2, _why_not_l2, _lower_l2),
-    OpRule(
-        "LOCAL_RESPONSE_NORMALIZATION",
-        LocalResponseNormalizationOptions,
-        1,
-        _why_not_local_response,
-        _lower_local_response,
-    ),
+    rule("LOG_SOFTMAX", 2, _why_not_log_softmax, _lower_log_softmax),
+    rule("L2_NORMALIZATION", 2, _why_not_l2, _lower_l2),
+    rule("LOCAL_RESPONSE_NORMALIZATION", 1, _why_not_local_response, _lower_local_response),
 )

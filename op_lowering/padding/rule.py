@@ -11,13 +11,13 @@ from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.movement import integers, why_not_moved, zero_point
 from jaxdelegate.op_lowering.padding.options import MirrorPadOptions
 from jaxdelegate.op_lowering.records.enums import MirrorPadMode
-from jaxdelegate.op_lowering.records.record import NoOptions, Options
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     first_reason,
     optional,
+    rule,
     table,
     why_not_const,
 )
@@ -94,7 +94,7 @@ def _lower_mirror_pad(op: Op[MirrorPadOptions]) -> Function:
 
 
 RULES = table(
-    OpRule("PAD", NoOptions, 6, _why_not_pad, _lower_pad, arity=2),
-    OpRule("PADV2", NoOptions, 6, _why_not_pad, _lower_pad, arity=2),
-    OpRule("MIRROR_PAD", MirrorPadOptions, 3, _why_not_mirror_pad, _lower_mirror_pad, arity=2),
+    rule("PAD", 6, _why_not_pad, _lower_pad, arity=2),
+    rule("PADV2", 6, _why_not_pad, _lower_pad, arity=2),
+    rule("MIRROR_PAD", 3, _why_not_mirror_pad, _lower_mirror_pad, arity=2),
 )

@@ -30,7 +30,7 @@ from jaxdelegate.op_lowering.pooling.rule import (
     windows_2d,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 
 _FRACTION = 0.1  # MediaPipe adds it to a float index, so that truncation finds the integer again
@@ -197,9 +197,7 @@ def _scatter(x: jax.Array, flat: jax.Array, y: TensorSpec) -> jax.Array:
 
 
 RULES = table(
-    OpRule(
-        "MaxPoolWithArgmax", MaxPoolWithArgmaxOptions, 1, _why_not_tensorflow, _lower_tensorflow
-    ),
-    OpRule("MaxPoolingWithArgmax2D", PoolParamsOptions, 1, _why_not_mediapipe, _lower_mediapipe),
-    OpRule("MaxUnpooling2D", PoolParamsOptions, 1, _why_not_unpool, _lower_unpool, arity=2),
+    rule("MaxPoolWithArgmax", 1, _why_not_tensorflow, _lower_tensorflow),
+    rule("MaxPoolingWithArgmax2D", 1, _why_not_mediapipe, _lower_mediapipe),
+    rule("MaxUnpooling2D", 1, _why_not_unpool, _lower_unpool, arity=2),
 )

@@ -34,7 +34,15 @@ from jaxdelegate.op_lowering.pooling.quantized import fused_activation, why_not_
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.enums import Padding
 from jaxdelegate.op_lowering.records.protocols import Pool2D
-from jaxdelegate.op_lowering.rule import Function, LoweringContext, Op, OpRule, first_reason, table
+from jaxdelegate.op_lowering.rule import (
+    Function,
+    LoweringContext,
+    Op,
+    OpRule,
+    first_reason,
+    rule,
+    table,
+)
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16))
@@ -149,10 +157,8 @@ class _Pool(Generic[_OptionsT]):
     geometry: Callable[[_OptionsT, Shape], Windows]
     rank: int
 
-    def rule(self, name: str, options_type: type[_OptionsT], max_version: int) -> OpRule[_OptionsT]:
-        return OpRule(
-            name, options_type, max_version, self.why_not, self.lower, algorithms=self.algorithms
-        )
+    def rule(self, name: str, max_version: int) -> OpRule[_OptionsT]:
+        return rule(name, max_version, self.why_not, self.lower, algorithms=self.algorithms)
 
     def why_not(self, op: Op[_OptionsT]) -> str | None:
         x, y, rank = op.inputs[0], op.outputs[0], self.rank
@@ -284,9 +290,9 @@ def _derived(slide: _Slide, fold: _Fold, windows: Windows) -> Callable[[jax.Arra
 
 
 RULES = table(
-    _Pool[Pool2DOptions](_AVERAGE, windows_2d, 4).rule("AVERAGE_POOL_2D", Pool2DOptions, 3),
-    _Pool[Pool2DOptions](_MAX, windows_2d, 4).rule("MAX_POOL_2D", Pool2DOptions, 3),
-    _Pool[Pool2DOptions](_L2, windows_2d, 4).rule("L2_POOL_2D", Pool2DOptions, 1),
-    _Pool[Pool3DOptions](_AVERAGE, tensorflow_windows, 5).rule("AvgPool3D", Pool3DOptions, 1),
-    _Pool[Pool3DOptions](_MAX, tensorflow_windows, 5).rule("MaxPool3D", Pool3DOptions, 1),
+    _Pool[Pool2DOptions](_AVERAGE, windows_2d, 4).rule("AVERAGE_POOL_2D", 3),
+    _Pool[Pool2DOptions](_MAX, windows_2d, 4).rule("MAX_POOL_2D", 3),
+    _Pool[Pool2DOptions](_L2, windows_2d, 4).rule("L2_POOL_2D", 1),
+    _Pool[Pool3DOptions](_AVERAGE, tensorflow_windows, 5).rule("AvgPool3D", 1),
+    _Pool[Pool3DOptions](_MAX, tensorflow_windows, 5).rule("MaxPool3D", 1),
 )

@@ -218,7 +218,6 @@ _RANDOM = [CONSTANTS32, ANY]
 RULES = table(
     typed_rule(
         "MULTINOMIAL",
-        RandomOptions,
         [FLOAT32, CONSTANTS32, ANY],
         _lower_multinomial,
         _why_not_multinomial,
@@ -227,7 +226,6 @@ RULES = table(
     ),
     typed_rule(
         "RANDOM_STANDARD_NORMAL",
-        RandomOptions,
         _RANDOM,
         _lower_normal,
         _why_not_generator,
@@ -235,17 +233,10 @@ RULES = table(
         **_KEPT,
     ),
     typed_rule(
-        "RANDOM_UNIFORM",
-        RandomOptions,
-        _RANDOM,
-        _lower_uniform,
-        _why_not_generator,
-        results=[np.float32],
-        **_KEPT,
+        "RANDOM_UNIFORM", _RANDOM, _lower_uniform, _why_not_generator, results=[np.float32], **_KEPT
     ),
     typed_rule(
         "STABLEHLO_RNG_BIT_GENERATOR",
-        StablehloRngBitGeneratorOptions,
         [UINT64],
         _lower_bits,
         _why_not_bits,

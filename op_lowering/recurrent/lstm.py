@@ -44,9 +44,9 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     Op,
-    OpRule,
     first_reason,
     optional,
+    rule,
     table,
     variable_inputs,
 )
@@ -208,18 +208,10 @@ def _lower_lstm(op: Op[LSTMOptions]) -> Function:
 
 
 RULES = table(
-    OpRule("LSTM", LSTMOptions, 4, _why_not_lstm, _lower_lstm, variable_inputs),
-    OpRule(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM",
-        UnidirectionalSequenceLSTMOptions,
-        4,
-        _why_not_full,
-        _lower_full,
-        variable_inputs,
-    ),
-    OpRule(
+    rule("LSTM", 4, _why_not_lstm, _lower_lstm, variable_inputs),
+    rule("UNIDIRECTIONAL_SEQUENCE_LSTM", 4, _why_not_full, _lower_full, variable_inputs),
+    rule(
         "BIDIRECTIONAL_SEQUENCE_LSTM",
-        BidirectionalSequenceLSTMOptions,
         3,
         _why_not_bidirectional,
         _lower_bidirectional,

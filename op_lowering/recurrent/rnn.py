@@ -39,9 +39,9 @@ from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     Op,
-    OpRule,
     first_reason,
     optional,
+    rule,
     table,
     variable_inputs,
     why_not_dtype,
@@ -427,24 +427,15 @@ def _svdf_step(op: Op[SVDFOptions]) -> Callable[..., tuple[jax.Array, jax.Array]
 
 
 RULES = table(
-    OpRule("RNN", RNNOptions, 3, _why_not_rnn, _lower_rnn, variable_inputs, arity=5),
-    OpRule(
-        "UNIDIRECTIONAL_SEQUENCE_RNN",
-        SequenceRNNOptions,
-        3,
-        _why_not_rnn,
-        _lower_rnn,
-        variable_inputs,
-        arity=5,
-    ),
-    OpRule(
+    rule("RNN", 3, _why_not_rnn, _lower_rnn, variable_inputs, arity=5),
+    rule("UNIDIRECTIONAL_SEQUENCE_RNN", 3, _why_not_rnn, _lower_rnn, variable_inputs, arity=5),
+    rule(
         "BIDIRECTIONAL_SEQUENCE_RNN",
-        BidirectionalSequenceRNNOptions,
         3,
         _why_not_bidirectional,
         _lower_bidirectional,
         variable_inputs,
         arity=9,
     ),
-    OpRule("SVDF", SVDFOptions, 4, _why_not_svdf, _lower_svdf, variable_inputs, arity=3),
+    rule("SVDF", 4, _why_not_svdf, _lower_svdf, variable_inputs, arity=3),
 )

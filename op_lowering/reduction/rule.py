@@ -26,18 +26,14 @@ from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
 from jaxdelegate.op_lowering.reduction import quantized as quantized_reduction
-from jaxdelegate.op_lowering.reduction.options import (
-    ArgMaxOptions,
-    ArgMinOptions,
-    CumsumOptions,
-    ReducerOptions,
-)
+from jaxdelegate.op_lowering.reduction.options import CumsumOptions, ReducerOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
     Op,
     OpRule,
     first_reason,
+    rule,
     table,
     why_not_const,
     why_not_dtype,
@@ -170,7 +166,7 @@ class _Reduction:
     native: mean_cpu_kernel.Native | None = None
 
     def rule(self, name: str, max_version: int) -> OpRule[ReducerOptions]:
-        return OpRule(name, ReducerOptions, max_version, self.why_not, self.lower, arity=2)
+        return rule(name, max_version, self.why_not, self.lower, arity=2)
 
     def why_not(self, op: Op[ReducerOptions]) -> str | None:
         x, axes = op.inputs[:2]
@@ -230,7 +226,7 @@ def why_not_one_axis(x: TensorSpec, axis: TensorSpec) -> str | None:
     return f"{axis.name!r} holds {axis.const.size} axes, not one"
 
 
-def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array]) -> OpRule:
+def _arg_rule(name: str, reduce: Callable[..., jax.Array]) -> OpRule:
     """The lowest index among equal values; any number beats NaN."""
 
     def lower(op: Op[Options]) -> Function:
@@ -250,7 +246,7 @@ def _arg_rule(name: str, options: type[Options], reduce: Callable[..., jax.Array
 
         return arg
 
-    return OpRule(name, options, 3, _why_not_arg, lower, arity=2)
+    return rule(name, 3, _why_not_arg, lower, arity=2)
 
 
 def _is_stepwise(shape: Shape, axis: int) -> bool:
@@ -346,7 +342,7 @@ RULES = table(
     _Reduction(_min, FLOATS | INTEGERS, compares=True).rule("REDUCE_MIN", 3),
     _Reduction(jnp.any, BOOLS).rule("REDUCE_ANY", 1),
     _Reduction(jnp.all, BOOLS).rule("REDUCE_ALL", 1),
-    _arg_rule("ARG_MAX", ArgMaxOptions, jnp.max),
-    _arg_rule("ARG_MIN", ArgMinOptions, jnp.min),
-    OpRule("CUMSUM", CumsumOptions, 1, _why_not_cumsum, _lower_cumsum, arity=2),
+    _arg_rule("ARG_MAX", jnp.max),
+    _arg_rule("ARG_MIN", jnp.min),
+    rule("CUMSUM", 1, _why_not_cumsum, _lower_cumsum, arity=2),
 )

@@ -17,8 +17,8 @@ from jaxdelegate.op_lowering.resize.options import (
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_const,
     why_not_dtype,
@@ -149,9 +149,7 @@ def _resize_fixed_point(rows: _Taps, columns: _Taps, dtype: np.dtype) -> Functio
     return resize_bilinear
 
 
-RESIZE_BILINEAR = OpRule(
-    "RESIZE_BILINEAR", ResizeBilinearOptions, 4, _why_not_bilinear, _lower_bilinear, arity=2
-)
+RESIZE_BILINEAR = rule("RESIZE_BILINEAR", 4, _why_not_bilinear, _lower_bilinear, arity=2)
 
 
 def _why_not_nearest(op: Op[ResizeNearestNeighborOptions]) -> str | None:
@@ -184,13 +182,8 @@ def _lower_nearest(op: Op[ResizeNearestNeighborOptions]) -> Function:
     return resize_nearest_neighbor
 
 
-RESIZE_NEAREST_NEIGHBOR = OpRule(
-    "RESIZE_NEAREST_NEIGHBOR",
-    ResizeNearestNeighborOptions,
-    4,
-    _why_not_nearest,
-    _lower_nearest,
-    arity=2,
+RESIZE_NEAREST_NEIGHBOR = rule(
+    "RESIZE_NEAREST_NEIGHBOR", 4, _why_not_nearest, _lower_nearest, arity=2
 )
 
 RULES = table(RESIZE_BILINEAR, RESIZE_NEAREST_NEIGHBOR)

@@ -6,14 +6,13 @@ elsewhere stay on the host, as hash tables do.
 """
 
 from jaxdelegate.op_lowering.dtypes import HANDLES
-from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.resources.options import HashtableOptions, VarHandleOptions
+from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     host_only,
     optional,
+    rule,
     table,
     variable_inputs,
 )
@@ -49,20 +48,11 @@ def _lower_assign(_op: Op[Options]) -> Function:
 _TABLES = "XLA does not support hash tables"
 
 RULES = table(
-    OpRule(
-        "ASSIGN_VARIABLE",
-        NoOptions,
-        1,
-        _why_not_assign,
-        _lower_assign,
-        variable_inputs,
-        arity=2,
-        results=0,
-    ),
-    host_only("HASHTABLE", HashtableOptions, 1, _TABLES),
-    host_only("HASHTABLE_FIND", NoOptions, 1, _TABLES),
-    host_only("HASHTABLE_IMPORT", NoOptions, 1, _TABLES),
-    host_only("HASHTABLE_SIZE", NoOptions, 1, _TABLES),
-    OpRule("READ_VARIABLE", NoOptions, 1, _why_not_read, _lower_read),
-    host_only("VAR_HANDLE", VarHandleOptions, 1, "XLA does not support resource handles"),
+    rule("ASSIGN_VARIABLE", 1, _why_not_assign, _lower_assign, variable_inputs, arity=2, results=0),
+    host_only("HASHTABLE", 1, _TABLES),
+    host_only("HASHTABLE_FIND", 1, _TABLES),
+    host_only("HASHTABLE_IMPORT", 1, _TABLES),
+    host_only("HASHTABLE_SIZE", 1, _TABLES),
+    rule("READ_VARIABLE", 1, _why_not_read, _lower_read),
+    host_only("VAR_HANDLE", 1, "XLA does not support resource handles"),
 )

@@ -121,17 +121,12 @@ def _unsorted_rule(
         return run
 
     inputs = [_X, INT32, CONSTANTS32]
-    return typed_rule(name, NoOptions, inputs, lower, _why_not_unsorted, results=[None])
+    return typed_rule(name, inputs, lower, _why_not_unsorted, results=[None])
 
 
 RULES = table(
     typed_rule(
-        "SEGMENT_SUM",
-        NoOptions,
-        [_X, CONSTANTS32],
-        _lower_segment_sum,
-        _why_not_segment_sum,
-        results=[None],
+        "SEGMENT_SUM", [_X, CONSTANTS32], _lower_segment_sum, _why_not_segment_sum, results=[None]
     ),
     _unsorted_rule(
         "UNSORTED_SEGMENT_MAX", _scattered("max"), lambda dtype: limits(dtype)[0], skips_nan=True

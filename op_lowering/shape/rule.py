@@ -21,13 +21,13 @@ from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_const,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.shape.options import ReshapeOptions, ShapeOptions, SqueezeOptions
+from jaxdelegate.op_lowering.shape.options import ShapeOptions
 from jaxdelegate.op_lowering.spec import Shape
 
 
@@ -161,21 +161,14 @@ def _lower_gradient_args(op: Op[CustomOptions]) -> Function:
 
 
 RULES = table(
-    OpRule("RESHAPE", ReshapeOptions, 1, _why_not_reshape, _lower_reshape),
-    OpRule("SQUEEZE", SqueezeOptions, 2, _why_not_reshape, _lower_reshape),
-    OpRule("EXPAND_DIMS", NoOptions, 1, _why_not_reshape, _lower_reshape, arity=2),
-    OpRule("SHAPE", ShapeOptions, 1, _why_not_shape, _lower_shape),
-    OpRule("RANK", NoOptions, 1, _why_not_shape, _lower_rank),
-    OpRule("BROADCAST_TO", NoOptions, 4, _why_not_broadcast_to, _lower_broadcast_to, arity=2),
-    OpRule("BROADCAST_ARGS", NoOptions, 1, _why_not_broadcast_args, _lower_broadcast_args, arity=2),
-    OpRule("FILL", NoOptions, 5, _why_not_fill, _lower_fill, arity=2),
-    OpRule("RANGE", NoOptions, 2, _why_not_range, _lower_range, arity=3),
-    OpRule(
-        "BroadcastGradientArgs",
-        CustomOptions,
-        1,
-        _why_not_gradient_args,
-        _lower_gradient_args,
-        arity=2,
-    ),
+    rule("RESHAPE", 1, _why_not_reshape, _lower_reshape),
+    rule("SQUEEZE", 2, _why_not_reshape, _lower_reshape),
+    rule("EXPAND_DIMS", 1, _why_not_reshape, _lower_reshape, arity=2),
+    rule("SHAPE", 1, _why_not_shape, _lower_shape),
+    rule("RANK", 1, _why_not_shape, _lower_rank),
+    rule("BROADCAST_TO", 4, _why_not_broadcast_to, _lower_broadcast_to, arity=2),
+    rule("BROADCAST_ARGS", 1, _why_not_broadcast_args, _lower_broadcast_args, arity=2),
+    rule("FILL", 5, _why_not_fill, _lower_fill, arity=2),
+    rule("RANGE", 2, _why_not_range, _lower_range, arity=3),
+    rule("BroadcastGradientArgs", 1, _why_not_gradient_args, _lower_gradient_args, arity=2),
 )

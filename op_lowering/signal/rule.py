@@ -186,28 +186,16 @@ def _lower_mfcc(op: Op[MfccOptions]) -> Function:
 
 _COMPLEX64 = Input(dtypes(np.complex64))
 RULES = table(
-    typed_rule(
-        "AudioSpectrogram",
-        AudioSpectrogramOptions,
-        [FLOAT32],
-        _lower_spectrogram,
-        _why_not_spectrogram,
-    ),
+    typed_rule("AudioSpectrogram", [FLOAT32], _lower_spectrogram, _why_not_spectrogram),
     typed_rule(
         "IRFFT2D",
-        CustomOptions,
         [_COMPLEX64, CONSTANTS32],
         _lower_irfft2d,
         _why_not_transform,
         results=[np.float32],
     ),
-    typed_rule("Mfcc", MfccOptions, [FLOAT32, CONSTANTS32], _lower_mfcc, _why_not_mfcc),
+    typed_rule("Mfcc", [FLOAT32, CONSTANTS32], _lower_mfcc, _why_not_mfcc),
     typed_rule(
-        "RFFT2D",
-        NoOptions,
-        [FLOAT32, CONSTANTS32],
-        _lower_rfft2d,
-        _why_not_transform,
-        results=[np.complex64],
+        "RFFT2D", [FLOAT32, CONSTANTS32], _lower_rfft2d, _why_not_transform, results=[np.complex64]
     ),
 )

@@ -29,8 +29,8 @@ from jaxdelegate.op_lowering.rule import (
     Lowered,
     LoweringContext,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_const,
 )
@@ -402,21 +402,13 @@ _UPDATED: Callable[..., jax.Array] = traced_once(_updated_on_cpu(in_place=False)
 
 
 RULES = table(
-    OpRule("SLICE", NoOptions, 8, _why_not_slice, _lower_slice, arity=3),
-    OpRule(
-        "STRIDED_SLICE",
-        StridedSliceOptions,
-        8,
-        _why_not_strided_slice,
-        _lower_strided_slice,
-        arity=4,
-    ),
-    OpRule("SPLIT", SplitOptions, 5, _why_not_split, _lower_split, arity=2),
-    OpRule("SPLIT_V", SplitVOptions, 3, _why_not_split_v, _lower_split_v, arity=3),
-    OpRule("UNPACK", UnpackOptions, 6, _why_not_unpack, _lower_unpack),
-    OpRule(
+    rule("SLICE", 8, _why_not_slice, _lower_slice, arity=3),
+    rule("STRIDED_SLICE", 8, _why_not_strided_slice, _lower_strided_slice, arity=4),
+    rule("SPLIT", 5, _why_not_split, _lower_split, arity=2),
+    rule("SPLIT_V", 3, _why_not_split_v, _lower_split_v, arity=3),
+    rule("UNPACK", 6, _why_not_unpack, _lower_unpack),
+    rule(
         "DYNAMIC_UPDATE_SLICE",
-        NoOptions,
         6,
         _why_not_dynamic_update_slice,
         _lower_dynamic_update_slice,

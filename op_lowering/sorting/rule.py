@@ -14,8 +14,8 @@ from jaxdelegate.op_lowering.reduction.rule import why_not_ordered
 from jaxdelegate.op_lowering.rule import (
     Function,
     Op,
-    OpRule,
     first_reason,
+    rule,
     table,
     why_not_const,
     why_not_dtype,
@@ -102,6 +102,6 @@ def _lower_bucketize(op: Op[BucketizeOptions]) -> Function:
 
 
 RULES = table(
-    OpRule("TOPK_V2", NoOptions, 3, _why_not_topk, _lower_topk, arity=2),
-    OpRule("BUCKETIZE", BucketizeOptions, 1, _why_not_bucketize, _lower_bucketize),
+    rule("TOPK_V2", 3, _why_not_topk, _lower_topk, arity=2),
+    rule("BUCKETIZE", 1, _why_not_bucketize, _lower_bucketize),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import why_not_moved
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_const
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table, why_not_const
 from jaxdelegate.op_lowering.spec import Shape, Sparsity
 
 
@@ -55,4 +55,4 @@ def _lower_densify(op: Op[NoOptions]) -> Function:
     return densify
 
 
-RULES = table(OpRule("DENSIFY", NoOptions, 1, _why_not_densify, _lower_densify))
+RULES = table(rule("DENSIFY", 1, _why_not_densify, _lower_densify))

@@ -26,19 +26,18 @@ from jaxdelegate.op_lowering.common.pointwise import (
     Operands,
     pointwise,
 )
-from jaxdelegate.op_lowering.common.signature import ANY, REAL_OF, Input
+from jaxdelegate.op_lowering.common.signature import ANY, REAL_OF, Input, typed_rule
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import (
     StablehloComparisonDirection,
     StablehloComparisonType,
 )
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import Function, Op, OpRule, table, why_not_dtype
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, rule, table, why_not_dtype
 from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloCompareOptions,
     StablehloCustomCallOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 ELEMENTS: Dtypes = NUMBERS | COMPLEX | BOOLS
 _INEXACT: Dtypes = FLOATS | COMPLEX
@@ -46,11 +45,11 @@ _ELEMENT, _SAME = Input(ELEMENTS), Input(ELEMENTS, is_same=True)
 
 
 def _binary(name: str, function: Elementwise, dtypes: Dtypes) -> OpRule:
-    return pointwise(name, NoOptions, 1, lambda _op: function, Operands(dtypes, 2))
+    return pointwise(name, 1, lambda _op: function, Operands(dtypes, 2))
 
 
 def _unary(name: str, function: Elementwise, dtypes: Dtypes = _INEXACT) -> OpRule:
-    return pointwise(name, NoOptions, 1, lambda _op: function, Operands(dtypes))
+    return pointwise(name, 1, lambda _op: function, Operands(dtypes))
 
 
 # ---- two inputs
@@ -199,7 +198,6 @@ RULES = table(
     _binary("STABLEHLO_SHIFT_LEFT", lax.shift_left, INTEGERS),
     pointwise(
         "STABLEHLO_ABS",
-        NoOptions,
         1,
         lambda _op: lax.abs,
         Operands(_SIGNED | _INEXACT, results=_SIGNED | FLOATS),
@@ -214,16 +212,11 @@ RULES = table(
     _unary("STABLEHLO_RSQRT", lax.rsqrt),
     _unary("STABLEHLO_CBRT", lax.cbrt, FLOATS),
     _unary("STABLEHLO_FLOOR", lax.floor, FLOATS),
-    rule("STABLEHLO_COMPARE", [_ELEMENT, _SAME], _lower_compare, results=[BOOLS]),
-    rule("STABLEHLO_CONVERT", [_ELEMENT], _lower_convert, results=[ELEMENTS]),
-    rule("STABLEHLO_SELECT", [Input(BOOLS), ANY, ANY], _lower_select, moves(1, 2), results=[None]),
-    rule("STABLEHLO_CLAMP", [_ELEMENT, _SAME, _SAME], _lower_clamp),
-    OpRule(
-        "STABLEHLO_CUSTOM_CALL",
-        StablehloCustomCallOptions,
-        1,
-        _why_not_custom_call,
-        _lower_custom_call,
-        arity=0,
+    typed_rule("STABLEHLO_COMPARE", [_ELEMENT, _SAME], _lower_compare, results=[BOOLS]),
+    typed_rule("STABLEHLO_CONVERT", [_ELEMENT], _lower_convert, results=[ELEMENTS]),
+    typed_rule(
+        "STABLEHLO_SELECT", [Input(BOOLS), ANY, ANY], _lower_select, moves(1, 2), results=[None]
     ),
+    typed_rule("STABLEHLO_CLAMP", [_ELEMENT, _SAME, _SAME], _lower_clamp),
+    rule("STABLEHLO_CUSTOM_CALL", 1, _why_not_custom_call, _lower_custom_call, arity=0),
 )

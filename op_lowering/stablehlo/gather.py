@@ -23,7 +23,7 @@ from jaxdelegate.op_lowering.common.movement import (
 )
 from jaxdelegate.op_lowering.common.pointwise import why_not_one_dtype
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.common.signature import ANY
+from jaxdelegate.op_lowering.common.signature import ANY, typed_rule
 from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.op_lowering.stablehlo.body import Body, why_not_body
@@ -33,7 +33,6 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloScatterOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.shape import signed
-from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 _Scatter = Callable[..., jax.Array]  # lax.scatter, or a variant that combines values
 
@@ -230,6 +229,6 @@ def _one_by_one(
 
 
 RULES = table(
-    rule("STABLEHLO_GATHER", [ANY, ANY], _lower_gather, _why_not_gather),
-    rule("STABLEHLO_SCATTER", [ANY, ANY, ANY], _lower_scatter, _why_not_scatter),
+    typed_rule("STABLEHLO_GATHER", [ANY, ANY], _lower_gather, _why_not_gather),
+    typed_rule("STABLEHLO_SCATTER", [ANY, ANY, ANY], _lower_scatter, _why_not_scatter),
 )

@@ -14,7 +14,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common.downcast import upcast
 from jaxdelegate.op_lowering.common.pointwise import BOOLS, COMPLEX, INTEGERS
 from jaxdelegate.op_lowering.common.products import Arithmetic, nothing
-from jaxdelegate.op_lowering.common.signature import Input
+from jaxdelegate.op_lowering.common.signature import Input, typed_rule
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.rule import Function, Op, table
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS, convert
@@ -22,7 +22,6 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloConvolutionOptions,
     StablehloDotGeneralOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 _KINDS = (FLOATS, INTEGERS, COMPLEX, BOOLS)
 _Options = StablehloConvolutionOptions | StablehloDotGeneralOptions
@@ -167,8 +166,10 @@ def _lower_convolution(op: Op[StablehloConvolutionOptions]) -> Function:
 
 _OPERANDS = [Input(ELEMENTS), Input(ELEMENTS, is_same=True)]
 RULES = table(
-    rule("STABLEHLO_DOT_GENERAL", _OPERANDS, _lower_dot, _why_not_products, results=[ELEMENTS]),
-    rule(
+    typed_rule(
+        "STABLEHLO_DOT_GENERAL", _OPERANDS, _lower_dot, _why_not_products, results=[ELEMENTS]
+    ),
+    typed_rule(
         "STABLEHLO_CONVOLUTION",
         _OPERANDS,
         _lower_convolution,

@@ -22,7 +22,7 @@ from jaxdelegate.op_lowering.common.movement import (
     why_not_present,
 )
 from jaxdelegate.op_lowering.common.pointwise import COMPLEX, NUMBERS
-from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32
+from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, typed_rule
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import Function, Op, WhyNot, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -35,7 +35,6 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloSliceOptions,
     StablehloTransposeOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 
 def why_not_one_value(spec: TensorSpec) -> str | None:
@@ -177,16 +176,16 @@ def _lower_iota(op: Op[StablehloIotaOptions]) -> Function:
 
 
 RULES = table(
-    rule("STABLEHLO_RESHAPE", [ANY], _lower_reshape, moves(0)),
-    rule("STABLEHLO_BROADCAST_IN_DIM", [ANY], _lower_broadcast, moves(0)),
-    rule("STABLEHLO_TRANSPOSE", [ANY], _lower_transpose, moves(0)),
-    rule("STABLEHLO_CONCATENATE", [ANY], _lower_concatenate, _why_not_concatenate),
-    rule("STABLEHLO_SLICE", [ANY], _lower_slice, moves(0)),
-    rule("STABLEHLO_DYNAMIC_SLICE", [ANY], _lower_dynamic_slice, _why_not_dynamic_slice),
-    rule(
+    typed_rule("STABLEHLO_RESHAPE", [ANY], _lower_reshape, moves(0)),
+    typed_rule("STABLEHLO_BROADCAST_IN_DIM", [ANY], _lower_broadcast, moves(0)),
+    typed_rule("STABLEHLO_TRANSPOSE", [ANY], _lower_transpose, moves(0)),
+    typed_rule("STABLEHLO_CONCATENATE", [ANY], _lower_concatenate, _why_not_concatenate),
+    typed_rule("STABLEHLO_SLICE", [ANY], _lower_slice, moves(0)),
+    typed_rule("STABLEHLO_DYNAMIC_SLICE", [ANY], _lower_dynamic_slice, _why_not_dynamic_slice),
+    typed_rule(
         "STABLEHLO_DYNAMIC_UPDATE_SLICE", [ANY, ANY], _lower_dynamic_update, _why_not_dynamic_update
     ),
-    rule("STABLEHLO_PAD", [ANY, ANY], _lower_pad, _fills(1)),
-    rule("DILATE", [ANY, CONSTANTS32, ANY], _lower_dilate, _fills(2)),
-    rule("STABLEHLO_IOTA", [], _lower_iota, results=[NUMBERS | COMPLEX]),
+    typed_rule("STABLEHLO_PAD", [ANY, ANY], _lower_pad, _fills(1)),
+    typed_rule("DILATE", [ANY, CONSTANTS32, ANY], _lower_dilate, _fills(2)),
+    typed_rule("STABLEHLO_IOTA", [], _lower_iota, results=[NUMBERS | COMPLEX]),
 )

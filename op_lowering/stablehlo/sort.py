@@ -12,13 +12,12 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.movement import why_not_present
 from jaxdelegate.op_lowering.common.pointwise import BOOL, why_not_one_dtype
-from jaxdelegate.op_lowering.common.signature import ANY
+from jaxdelegate.op_lowering.common.signature import ANY, typed_rule
 from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.op_lowering.stablehlo.body import Body, Order, why_not_body
 from jaxdelegate.op_lowering.stablehlo.elementwise import ELEMENTS
 from jaxdelegate.op_lowering.stablehlo.options import StablehloSortOptions
-from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 _MOST_PAIRS = 1 << 24  # comparators without a single key compare every pair
 
@@ -95,4 +94,4 @@ def _by_rank(body: Body, arrays: list[jax.Array], axis: int) -> tuple[jax.Array,
     return tuple(jnp.moveaxis(y, -1, axis) for y in results)
 
 
-RULES = table(rule("STABLEHLO_SORT", [ANY], _lower_sort, _why_not_sort))
+RULES = table(typed_rule("STABLEHLO_SORT", [ANY], _lower_sort, _why_not_sort))

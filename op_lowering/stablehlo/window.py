@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.movement import integers, why_not_present
 from jaxdelegate.op_lowering.common.pointwise import BOOLS, INTEGERS, why_not_one_dtype
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.common.signature import ANY, Input, dtypes
+from jaxdelegate.op_lowering.common.signature import ANY, Input, dtypes, typed_rule
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import ReduceWindowFunction
 from jaxdelegate.op_lowering.rule import (
@@ -38,7 +38,6 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloReduceWindowOptions,
 )
 from jaxdelegate.op_lowering.stablehlo.shape import why_not_one_value
-from jaxdelegate.op_lowering.stablehlo.signature import rule
 
 # Larger windows use XLA's reduce-window instead of one slice for each element.
 _MOST_TAPS = 64
@@ -248,7 +247,9 @@ def _lower_builtin(op: Op[ReduceWindowOptions]) -> Function:
 
 _SIZES = Input(dtypes(np.int64), is_constant=True)
 RULES = table(
-    rule("STABLEHLO_REDUCE", [ANY, ANY], _lower_reduce, _why_not),
-    rule("STABLEHLO_REDUCE_WINDOW", [ANY, ANY], _lower_reduce_window, _why_not),
-    rule("REDUCE_WINDOW", [ANY, ANY, _SIZES, _SIZES, _SIZES], _lower_builtin, _why_not_builtin),
+    typed_rule("STABLEHLO_REDUCE", [ANY, ANY], _lower_reduce, _why_not),
+    typed_rule("STABLEHLO_REDUCE_WINDOW", [ANY, ANY], _lower_reduce_window, _why_not),
+    typed_rule(
+        "REDUCE_WINDOW", [ANY, ANY, _SIZES, _SIZES, _SIZES], _lower_builtin, _why_not_builtin
+    ),
 )

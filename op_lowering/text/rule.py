@@ -3,9 +3,4 @@
 from jaxdelegate.op_lowering.rule import host_only, table
 from jaxdelegate.op_lowering.text import options
 
-RULES = table(
-    *(
-        host_only(name, record.options, 1, "XLA does not support strings")
-        for name, record in options.RECORDS.items()
-    )
-)
+RULES = table(*(host_only(name, 1, "XLA does not support strings") for name in options.RECORDS))
