@@ -16,14 +16,7 @@ from jaxdelegate.function.arguments import check_alive, check_leaves, check_save
 from jaxdelegate.function.batching import BatchedFunction
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.mode import Io, Mode, Ranges, Weights, checked
-from jaxdelegate.function.records import (
-    Batching,
-    Parameter,
-    Params,
-    Scale,
-    Signature,
-    TensorInfo,
-)
+from jaxdelegate.function.records import Batching, Parameter, Params, Scale, Signature, TensorInfo
 from jaxdelegate.function.saving import saving
 from jaxdelegate.function.saving.saving import FileIo
 from jaxdelegate.function.sharding.model import ShardedModel

@@ -18,10 +18,7 @@ from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.downcast import upcast as finite
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.options import record_of
-from jaxdelegate.op_lowering.precision import (
-    FLOAT32,
-    PrecisionPolicy,
-)
+from jaxdelegate.op_lowering.precision import FLOAT32, PrecisionPolicy
 from jaxdelegate.op_lowering.records.operator import Result
 from jaxdelegate.op_lowering.spec import TensorSpec
 

@@ -16,12 +16,7 @@ from jaxdelegate.plan.node_subsets import Subset, largest
 from jaxdelegate.plan.steps import DelegatedNodes
 from jaxdelegate.plan.tables import why_on_host
 from jaxdelegate.report.delegation import DelegationReport, NodeReport
-from jaxdelegate.simple_delegate import (
-    DelegateContext,
-    Node,
-    SimpleDelegate,
-    SimpleDelegateOptions,
-)
+from jaxdelegate.simple_delegate import DelegateContext, Node, SimpleDelegate, SimpleDelegateOptions
 
 _LAST = SimpleDelegateOptions.last_delegate_node_index
 _ONCE = "CALL_ONCE"

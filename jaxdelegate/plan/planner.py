@@ -23,12 +23,7 @@ from jaxdelegate.plan.fitting import remedy
 from jaxdelegate.plan.gain import REFERENCE
 from jaxdelegate.plan.node_subsets import Subset, independent_subsets
 from jaxdelegate.plan.partitioner import Offer, delegated_subsets
-from jaxdelegate.plan.steps import (
-    PlannedOperator,
-    PlannedPartition,
-    PlannedStep,
-    partition_params,
-)
+from jaxdelegate.plan.steps import PlannedOperator, PlannedPartition, PlannedStep, partition_params
 from jaxdelegate.simple_delegate import GraphKey, Node, SimpleDelegate
 
 Shapes = Mapping[int, Shape]  # the inputs' shapes by tensor

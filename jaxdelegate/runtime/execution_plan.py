@@ -19,10 +19,7 @@ from jaxdelegate.plan import steps as plan
 from jaxdelegate.quant.packing import is_packed
 from jaxdelegate.reference.kernel import Services
 from jaxdelegate.reference.registry import KERNELS
-from jaxdelegate.simple_delegate import (
-    DelegateContext,
-    SimpleDelegateKernel,
-)
+from jaxdelegate.simple_delegate import DelegateContext, SimpleDelegateKernel
 from jaxdelegate.text import printable
 
 _WITHOUT_FLEX = (

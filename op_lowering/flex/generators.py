@@ -132,12 +132,7 @@ def _lower_integers(op: _Op) -> Function:
 
 
 RULES = table(
-    rule(
-        "StatelessRandomGetKeyCounter",
-        _SEEDS,
-        _lower_mixed,
-        results=[np.uint64, np.uint64],
-    ),
+    rule("StatelessRandomGetKeyCounter", _SEEDS, _lower_mixed, results=[np.uint64, np.uint64]),
     _rule("StatelessRandomNormal", _SEEDS, _normal, dtypes(np.float32)),
     _rule("StatelessRandomNormalV2", _STATE, _normal, dtypes(np.float32)),
     _rule("StatelessRandomUniform", _SEEDS, _uniform, REALS),

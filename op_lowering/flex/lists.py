@@ -11,15 +11,7 @@ from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS, INT32, Inpu
 from jaxdelegate.op_lowering.dtypes import HANDLES
 from jaxdelegate.op_lowering.flex.signature import rule
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Lower,
-    Op,
-    OpRule,
-    WhyNot,
-    first_reason,
-    table,
-)
+from jaxdelegate.op_lowering.rule import Function, Lower, Op, OpRule, WhyNot, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexOptions]

@@ -28,14 +28,7 @@ from jaxdelegate.op_lowering.common.signature import (
 )
 from jaxdelegate.op_lowering.flex.signature import rule
 from jaxdelegate.op_lowering.records.flex import FlexOptions
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    OpRule,
-    first_reason,
-    table,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexOptions]

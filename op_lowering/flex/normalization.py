@@ -121,10 +121,7 @@ RULES = table(
         results=[0, *[np.float32] * 4],
     ),
     rule(
-        "FusedBatchNormV3",
-        [FLOAT, *_VECTORS],
-        _lower_normalization,
-        results=[0, *[np.float32] * 5],
+        "FusedBatchNormV3", [FLOAT, *_VECTORS], _lower_normalization, results=[0, *[np.float32] * 5]
     ),
     rule("SoftmaxCrossEntropyWithLogits", [FLOAT, SAME], _lower_soft, results=[0, 0]),
     rule(

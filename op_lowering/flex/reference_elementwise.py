@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.op_lowering.flex.options import (
-    HOSTED,
-    OF_COMPLEX,
-    OF_REALS,
-    PARTLY_DERIVED,
-    SCIPY,
-)
+from jaxdelegate.op_lowering.flex.options import HOSTED, OF_COMPLEX, OF_REALS, PARTLY_DERIVED, SCIPY
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Specs

@@ -1,70 +1,33 @@
-"""Enumerations of schema.fbs, with the schema's names and numbers."""
+"""Enumerations of schema.fbs, with the schema's names and numbers, which count from 0."""
 
-import enum
+from enum import IntEnum
 
-
-class ActivationFunctionType(enum.IntEnum):
-    NONE = 0
-    RELU = 1
-    RELU_N1_TO_1 = 2
-    RELU6 = 3
-    TANH = 4
-    SIGN_BIT = 5
-
-
-class CombinerType(enum.IntEnum):
-    SUM = 0
-    MEAN = 1
-    SQRTN = 2
-
-
-class CustomOptionsFormat(enum.IntEnum):
-    FLEXBUFFERS = 0
-
-
-class FullyConnectedOptionsWeightsFormat(enum.IntEnum):
-    DEFAULT = 0
-    SHUFFLED4x16INT8 = 1
-
-
-class LSHProjectionType(enum.IntEnum):
-    UNKNOWN = 0
-    SPARSE = 1
-    DENSE = 2
+ActivationFunctionType = IntEnum(
+    "ActivationFunctionType", "NONE RELU RELU_N1_TO_1 RELU6 TANH SIGN_BIT", start=0
+)
+CombinerType = IntEnum("CombinerType", "SUM MEAN SQRTN", start=0)
+CustomOptionsFormat = IntEnum("CustomOptionsFormat", "FLEXBUFFERS", start=0)
+FullyConnectedOptionsWeightsFormat = IntEnum(
+    "FullyConnectedOptionsWeightsFormat", "DEFAULT SHUFFLED4x16INT8", start=0
+)
+LSHProjectionType = IntEnum("LSHProjectionType", "UNKNOWN SPARSE DENSE", start=0)
+LSTMKernelType = IntEnum("LSTMKernelType", "FULL BASIC", start=0)
+MirrorPadMode = IntEnum("MirrorPadMode", "REFLECT SYMMETRIC", start=0)
+Padding = IntEnum("Padding", "SAME VALID", start=0)
+ReduceWindowFunction = IntEnum(
+    "ReduceWindowFunction", "UNSUPPORTED ADD MUL MINIMUM MAXIMUM ALL ANY", start=0
+)
+RngAlgorithm = IntEnum("RngAlgorithm", "DEFAULT PHILOX THREEFRY", start=0)
+StablehloPrecisionConfig = IntEnum("StablehloPrecisionConfig", "DEFAULT HIGH HIGHEST", start=0)
+TensorType = IntEnum(
+    "TensorType",
+    "FLOAT32 FLOAT16 INT32 UINT8 INT64 STRING BOOL INT16 COMPLEX64 INT8 FLOAT64 COMPLEX128 UINT64 "
+    "RESOURCE VARIANT UINT32 UINT16 INT4 BFLOAT16 INT2 UINT4 FLOAT8_E4M3FN FLOAT8_E5M2",
+    start=0,
+)
 
 
-class LSTMKernelType(enum.IntEnum):
-    FULL = 0
-    BASIC = 1
-
-
-class MirrorPadMode(enum.IntEnum):
-    REFLECT = 0
-    SYMMETRIC = 1
-
-
-class Padding(enum.IntEnum):
-    SAME = 0
-    VALID = 1
-
-
-class ReduceWindowFunction(enum.IntEnum):
-    UNSUPPORTED = 0
-    ADD = 1
-    MUL = 2
-    MINIMUM = 3
-    MAXIMUM = 4
-    ALL = 5
-    ANY = 6
-
-
-class RngAlgorithm(enum.IntEnum):
-    DEFAULT = 0
-    PHILOX = 1
-    THREEFRY = 2
-
-
-class StablehloComparisonDirection(enum.IntEnum):
+class StablehloComparisonDirection(IntEnum):
     STABLEHLO_COMPARISON_DIRECTION_EQ = 0
     STABLEHLO_COMPARISON_DIRECTION_NE = 1
     STABLEHLO_COMPARISON_DIRECTION_GE = 2
@@ -73,7 +36,7 @@ class StablehloComparisonDirection(enum.IntEnum):
     STABLEHLO_COMPARISON_DIRECTION_LT = 5
 
 
-class StablehloComparisonType(enum.IntEnum):
+class StablehloComparisonType(IntEnum):
     STABLEHLO_COMPARISON_TYPE_NOTYPE = 0
     STABLEHLO_COMPARISON_TYPE_FLOAT = 1
     STABLEHLO_COMPARISON_TYPE_FLOAT_TOTAL_ORDER = 2
@@ -81,39 +44,7 @@ class StablehloComparisonType(enum.IntEnum):
     STABLEHLO_COMPARISON_TYPE_UNSIGNED = 4
 
 
-class StablehloPrecisionConfig(enum.IntEnum):
-    DEFAULT = 0
-    HIGH = 1
-    HIGHEST = 2
-
-
-class TensorType(enum.IntEnum):
-    FLOAT32 = 0
-    FLOAT16 = 1
-    INT32 = 2
-    UINT8 = 3
-    INT64 = 4
-    STRING = 5
-    BOOL = 6
-    INT16 = 7
-    COMPLEX64 = 8
-    INT8 = 9
-    FLOAT64 = 10
-    COMPLEX128 = 11
-    UINT64 = 12
-    RESOURCE = 13
-    VARIANT = 14
-    UINT32 = 15
-    UINT16 = 16
-    INT4 = 17
-    BFLOAT16 = 18
-    INT2 = 19
-    UINT4 = 20
-    FLOAT8_E4M3FN = 21
-    FLOAT8_E5M2 = 22
-
-
-class Nonlinearity(enum.IntEnum):
+class Nonlinearity(IntEnum):
     """An activation that is not a clamp: x * min(max(x + 3, 0), 6) / 6, or x / (1 + e^-x)."""
 
     NONE = 0
@@ -121,7 +52,7 @@ class Nonlinearity(enum.IntEnum):
     SWISH = 2
 
 
-class Gate(enum.IntEnum):
+class Gate(IntEnum):
     """What one product goes through before it multiplies another one.
 
     1 / (1 + e^-x), x / (1 + e^-x), or GELU by its approximation with tanh.

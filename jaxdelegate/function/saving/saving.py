@@ -21,12 +21,7 @@ from jaxdelegate.function.saving.scales import (
     fitting_blocks,
     fitting_scales,
 )
-from jaxdelegate.function.saving.stored_leaves import (
-    StoredLeaf,
-    checked,
-    encoded,
-    stored_leaves,
-)
+from jaxdelegate.function.saving.stored_leaves import StoredLeaf, checked, encoded, stored_leaves
 from jaxdelegate.function.signatures import did_you_mean
 from jaxdelegate.function.training.trainable import SUFFIX, Trainable
 from jaxdelegate.function.views import View
