@@ -36,12 +36,11 @@ from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.enums import *
 from jaxdelegate.op_lowering.records.flex import *
 from jaxdelegate.op_lowering.records.operator import OperatorRecord, Scaling
-from jaxdelegate.op_lowering.records.protocols import *
+from jaxdelegate.op_lowering.records.operator import as_read as as_read
+from jaxdelegate.op_lowering.records.operator import why_not_alike as why_not_alike
+from jaxdelegate.op_lowering.records.operator import why_not_in_reals as why_not_in_reals
 from jaxdelegate.op_lowering.records.record import *
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.records.stored_integers import as_read as as_read
-from jaxdelegate.op_lowering.records.stored_integers import why_not_alike as why_not_alike
-from jaxdelegate.op_lowering.records.stored_integers import why_not_in_reals as why_not_in_reals
 from jaxdelegate.op_lowering.recurrent.options import *
 from jaxdelegate.op_lowering.reduction.options import *
 from jaxdelegate.op_lowering.resize.options import *

@@ -23,7 +23,7 @@ from jaxdelegate.model.operator_tables import called_subgraphs
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.derivatives import underivable, with_64_bits
 from jaxdelegate.op_lowering.common.quantization import why_not_scales
-from jaxdelegate.op_lowering.layout.quantized import why_not_dequantized
+from jaxdelegate.op_lowering.layout.rule import why_not_dequantized
 from jaxdelegate.op_lowering.matmul import stored_width
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import DTYPES
-from jaxdelegate.op_lowering.records.stored_integers import why_not_alike
+from jaxdelegate.op_lowering.records.operator import why_not_alike
 from jaxdelegate.op_lowering.rule import LoweringContext, WhyNot, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 

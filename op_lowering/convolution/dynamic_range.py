@@ -27,7 +27,7 @@ from jaxdelegate.op_lowering.common.window import Spreads
 from jaxdelegate.op_lowering.convolution import cpu_kernel_dynamic_range
 from jaxdelegate.op_lowering.convolution.algorithms import Convolution
 from jaxdelegate.op_lowering.convolution.integer import IntegerConvolution, constant
-from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.records.record import Activated
 from jaxdelegate.op_lowering.rule import Function, Lowered, Op, Prepare
 
 CONV_2D = DynamicRange(frozenset([INT8, UINT8, INT4]), symmetric=True)

@@ -37,7 +37,7 @@ from jaxdelegate.op_lowering.convolution.integer import (
     constant,
 )
 from jaxdelegate.op_lowering.records.enums import TensorType
-from jaxdelegate.op_lowering.records.protocols import Activated
+from jaxdelegate.op_lowering.records.record import Activated
 from jaxdelegate.op_lowering.rule import Function, Lowered, Op, Prepare, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier

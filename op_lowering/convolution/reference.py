@@ -1,23 +1,27 @@
 """Convolutions: kernels/internal/reference/conv.h, depthwiseconv_float.h and conv3d.h."""
 
-from collections.abc import Iterator
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from jaxdelegate.op_lowering.convolution import reference_dynamic_range as dynamic_range_convolution
-from jaxdelegate.op_lowering.convolution import reference_quantized as quantized_convolution
 from jaxdelegate.op_lowering.convolution.options import (
     Conv2DOptions,
     Conv3DOptions,
     DepthwiseConv2DOptions,
 )
-from jaxdelegate.op_lowering.convolution.reference_quantized import Run, Sums
-from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, TensorType
+from jaxdelegate.op_lowering.records.record import Activated
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.quant.params import channel_scales, tensor_zero_point
+from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
 from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.products import accumulated, centered, quantize_rows, requantized, signed
+from jaxdelegate.reference.quantization import quantization_of, require_symmetric
 from jaxdelegate.reference.window import (
     clamp,
     image_shape,
@@ -27,6 +31,109 @@ from jaxdelegate.reference.window import (
     sums_of,
     windows,
 )
+
+# Adds, in place, the products of pixels [N, *in, I] and one tap of the filter, [O, I], to
+# [N, *in, O].
+Add = Callable[[Array, Array, Array], None]
+Scatter = Callable[[Array, Array, Add], Array]  # image, filter, for each tap -> [N, *out, O]
+
+Sums = Callable[[Array, Array], Array]  # image and filter, padded with zeros -> [N, *out, O]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """What a kernel gets: specs and arrays of image, filter and bias, as the file stores them."""
+
+    name: str
+    o: Activated
+    inputs: Specs
+    outputs: Specs
+    x: Array
+    w: Array
+    b: Array | None
+
+
+def quantized_convolution(run: Run, sums: Sums) -> tuple[Array]:
+    """`sums` of the integers less their zero points."""
+    name, (source_spec, filter_spec, *_), (y, *_) = run.name, run.inputs, run.outputs
+    is_uint8 = run.x.dtype == np.uint8
+    dtypes = (np.uint8,) if is_uint8 else (np.int8, ml_dtypes.int4)
+    source = quantization_of(name, source_spec, np.int8, np.uint8, np.int16)
+    filters = quantization_of(name, filter_spec, *dtypes)
+    target = quantization_of(name, y, run.x.dtype)
+    require_symmetric(name, source_spec, y)
+    # Signed filters are symmetric: their kernels read no zero point.
+    zero = tensor_zero_point(filters) if is_uint8 else 0
+    total = sums(centered(run.x, tensor_zero_point(source)), centered(run.w, zero))
+    multiplier, shift = (
+        product_multiplier(source, filters, target)
+        if is_uint8
+        else convolution_multipliers(source, filters, target, y.shape[-1])
+    )
+    bias_type = getattr(run.o, "quantized_bias_type", TensorType.FLOAT32)
+    accumulator = accumulated(total.reshape(y.shape), source_spec, bias_type, run.b)
+    activation = run.o.fused_activation_function
+    return (requantized(accumulator, multiplier, shift, target, activation, y.dtype),)
+
+
+# ---- dynamic range: float32 images, quantized on the fly, by integer filters
+#
+# HybridConvPerChannel of kernels/internal/reference/conv.h, EvalHybrid of kernels/conv.cc,
+# DepthwiseConvHybridPerChannel of integer_ops/depthwise_conv.h, HybridTransposeConv of
+# transpose_conv.h, which adds up floats.
+
+
+def dynamic_range_convolution(
+    run: Run,
+    sums: Sums,
+    *,
+    filters: tuple[Any, ...] = (np.int8,),
+    symmetric: bool = False,
+    in_turn: bool = False,
+) -> tuple[Array]:
+    """Each image, float32 [N, *spatial, C], has its own scale, and zero point if not `symmetric`.
+
+    `filters` are the dtypes that the kernel supports. `in_turn`: sums are scaled by the filter,
+    then by the image, not by the scales' product.
+    """
+    integers, scale, each = _quantized(run, filters=filters, symmetric=symmetric)
+    total = sums(integers, signed(run.w).astype(np.float64)).reshape(run.outputs[0].shape)
+    y = total.astype(np.float32)
+    return _finished(run, y * each * scale if in_turn else y * (scale * each))
+
+
+def dynamic_range_transposed(run: Run, scatter: Scatter) -> tuple[Array]:
+    """Products are scaled one by one and added up in float32, by pixel and channel."""
+    integers, scale, each = _quantized(run, filters=(np.int8,))
+
+    def add(y: Array, x: Array, w: Array) -> None:
+        for pixels, weights in zip(np.moveaxis(x, -1, 0), w.T, strict=True):
+            y += pixels[..., np.newaxis] * weights * each * scale
+
+    return _finished(run, scatter(integers.astype(np.float32), run.w.astype(np.float32), add))
+
+
+def _quantized(
+    run: Run, *, filters: tuple[Any, ...], symmetric: bool = False
+) -> tuple[Array, Array, Array]:
+    """The images as integers without zero point; their scales [N, 1, ..., 1]; the filters' [O]."""
+    (x_spec, w_spec, *bias), x = run.inputs, run.x
+    require_floats(run.name, x_spec, *bias, *run.outputs)
+    each = channel_scales(quantization_of(run.name, w_spec, *filters), run.outputs[0].shape[-1])
+    rows = x.reshape(len(x), math.prod(x.shape[1:]))
+    q, scale, zero = quantize_rows(rows, asymmetric=not symmetric)
+    integers = (q.astype(np.float64) - zero[:, None]).reshape(x.shape)
+    return integers, scale.reshape(-1, *(1,) * (x.ndim - 1)), each
+
+
+def _finished(run: Run, y: Array) -> tuple[Array]:
+    if run.b is not None:
+        y = y + run.b.reshape(-1)
+    return (clamp(run.o.fused_activation_function, y).astype(run.outputs[0].dtype),)
+
+
+# ---- the operators
+
 
 _Conv = Conv2DOptions | DepthwiseConv2DOptions | Conv3DOptions
 _INT16_MAX = 2**15 - 1
@@ -73,10 +180,10 @@ def conv_2d(
     """Sums of each group of input channels with its filters; `w` is [O, h, w, C / groups]."""
     run, sums = Run("CONV_2D", o, inputs, outputs, x=x, w=w, b=b), partial(_conv_2d_sums, o)
     if inputs[0].is_quantized:
-        return quantized_convolution.convolution(run, sums)
+        return quantized_convolution(run, sums)
     if inputs[1].is_quantized:
         symmetric, dtypes = _is_symmetric(inputs), (np.int8, np.uint8, ml_dtypes.int4)
-        return dynamic_range_convolution.convolution(
+        return dynamic_range_convolution(
             run, sums, filters=dtypes, symmetric=symmetric, in_turn=not symmetric
         )
     return _floats(run, sums)
@@ -127,9 +234,9 @@ def depthwise_conv_2d(
         partial(_depthwise_sums, o),
     )
     if inputs[0].is_quantized:
-        return quantized_convolution.convolution(run, sums)
+        return quantized_convolution(run, sums)
     if inputs[1].is_quantized:
-        return dynamic_range_convolution.convolution(run, sums)
+        return dynamic_range_convolution(run, sums)
     return _floats(run, sums)
 
 

@@ -9,15 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxdelegate.op_lowering.convolution import reference_dynamic_range as dynamic_range_convolution
-from jaxdelegate.op_lowering.convolution import reference_quantized as quantized_convolution
 from jaxdelegate.op_lowering.convolution.options import (
     Conv3DOptions,
     Convolution2DTransposeBiasOptions,
     TransposeConvOptions,
 )
-from jaxdelegate.op_lowering.convolution.reference import finish
-from jaxdelegate.op_lowering.convolution.reference_dynamic_range import Add
+from jaxdelegate.op_lowering.convolution.reference import (
+    Add,
+    Run,
+    dynamic_range_transposed,
+    finish,
+    quantized_convolution,
+)
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel
@@ -55,11 +58,11 @@ def transpose_conv(
         return _sums("TRANSPOSE_CONV", o, shape, x, w, strides=strides, dilations=(1, 1), add=add)
 
     specs = (inputs[2], inputs[1], *inputs[3:])
-    run = quantized_convolution.Run("TRANSPOSE_CONV", o, specs, outputs, x=x, w=w, b=b)
+    run = Run("TRANSPOSE_CONV", o, specs, outputs, x=x, w=w, b=b)
     if inputs[2].is_quantized:
-        return quantized_convolution.convolution(run, sums)
+        return quantized_convolution(run, sums)
     if inputs[1].is_quantized:
-        return dynamic_range_convolution.transposed(run, sums)
+        return dynamic_range_transposed(run, sums)
     require_floats("TRANSPOSE_CONV", *specs, *outputs)
     return finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
 

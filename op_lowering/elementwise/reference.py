@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.elementwise import reference_quantized as quantized
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.records.protocols import Activated
-from jaxdelegate.op_lowering.records.record import NoOptions
+from jaxdelegate.op_lowering.records.record import Activated, NoOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Folds, Kernel, Run, broadcast_shape, same_shape
 from jaxdelegate.reference.pointwise import by_scale, elementwise, reject_quantized, widen

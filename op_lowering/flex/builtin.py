@@ -30,8 +30,7 @@ def _rule(name: str) -> OpRule[Any]:
             raise ValueError(f"{FLEX}{name} is never lowered: {options}")
         return builtin.lower(Op(op.context, options, op.inputs, op.outputs))
 
-    shared = {"arity": builtin.arity, "results": builtin.results}
-    return rule(f"{FLEX}{name}", 1, why_not, lower, **shared)
+    return rule(f"{FLEX}{name}", 1, why_not, lower, arity=builtin.arity, results=builtin.results)
 
 
 RULES = table(*map(_rule, BUILTIN))

@@ -13,7 +13,7 @@ from jaxdelegate.op_lowering.indexing.options import (
     OneHotOptions,
     ReverseSequenceOptions,
 )
-from jaxdelegate.op_lowering.layout.reference_quantized import dequantized_rows
+from jaxdelegate.op_lowering.layout.reference import dequantized_rows
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.reference.kernel import Array, Kernel, same_shape

@@ -29,7 +29,7 @@ from jaxdelegate.op_lowering.indexing.options import (
     SparseToDenseOptions,
     UniqueOptions,
 )
-from jaxdelegate.op_lowering.layout.quantized import lower_dequantizing_lookup, why_not_dequantized
+from jaxdelegate.op_lowering.layout.rule import lower_dequantizing_lookup, why_not_dequantized
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,

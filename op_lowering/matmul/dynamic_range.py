@@ -26,7 +26,7 @@ from jaxdelegate.op_lowering.common.quantized_products import INT2, INT4, INT8, 
 from jaxdelegate.op_lowering.matmul import cpu_kernel, dynamic_range_blockwise
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions, FullyConnectedOptions
 from jaxdelegate.op_lowering.matmul.quantized import batch_product, row_sums
-from jaxdelegate.op_lowering.records.protocols import QuantizesInputs
+from jaxdelegate.op_lowering.records.record import QuantizesInputs
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Op
 
 FULLY_CONNECTED = DynamicRange(

@@ -12,10 +12,18 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common import basics
 from jaxdelegate.op_lowering.common.algorithms import chosen
 from jaxdelegate.op_lowering.common.basics import finite
 from jaxdelegate.op_lowering.common.derivatives import derived_as, root
 from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, nothing, why_not_fused
+from jaxdelegate.op_lowering.common.quantization import (
+    quantization_of,
+    scale_of,
+    why_not_activation_range,
+    why_not_same,
+    zero_point_of,
+)
 from jaxdelegate.op_lowering.common.window import (
     Window,
     Windows,
@@ -30,10 +38,9 @@ from jaxdelegate.op_lowering.pooling.options import (
     Pool3DOptions,
     TensorFlowPoolOptions,
 )
-from jaxdelegate.op_lowering.pooling.quantized import fused_activation, why_not_pooled
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.records.enums import Padding
-from jaxdelegate.op_lowering.records.protocols import Pool2D
+from jaxdelegate.op_lowering.records.record import Pool2D
 from jaxdelegate.op_lowering.rule import (
     Function,
     LoweringContext,
@@ -42,8 +49,53 @@ from jaxdelegate.op_lowering.rule import (
     first_reason,
     rule,
     table,
+    why_not_dtype,
+    why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.quant.params import activation_range, integer_range
+
+# ---- integers: int8, uint8 and int16
+#
+# Input and output share a scale, so a pool reduces the stored integers; only the fused activation
+# depends on the scale. Semantics: kernels/pooling.cc, pooling3d.cc, and pooling.h and
+# integer_ops/pooling.h of kernels/internal/reference.
+
+_SCALE_TOLERANCE = 1e-6  # kernels/pooling.cc
+
+
+def why_not_pooled(
+    x: TensorSpec, y: TensorSpec, dtypes: frozenset[np.dtype], activation: ActivationFunctionType
+) -> str | None:
+    """`dtypes` are the operator's inputs."""
+    if not x.is_quantized:
+        return why_not_dtype(x, dtypes) or why_not_result(y, x.dtype)
+    return (
+        why_not_same(x, y, dtypes & _INTEGERS)
+        or _why_not_one_scale(x, y)
+        or why_not_activation_range(activation, y)
+    )
+
+
+def _why_not_one_scale(x: TensorSpec, y: TensorSpec) -> str | None:
+    apart = abs(scale_of(x) - scale_of(y))
+    if apart <= _SCALE_TOLERANCE and zero_point_of(x) == zero_point_of(y):
+        return None
+    return f"{x.name!r} and {y.name!r} are quantized differently; pools do not requantize"
+
+
+def fused_activation(
+    activation: ActivationFunctionType, y: TensorSpec
+) -> Callable[[jax.Array], jax.Array]:
+    if not y.is_quantized:
+        return basics.fused_activation(activation)
+    low, high = activation_range(activation, quantization_of(y), y.dtype)
+    if (low, high) == integer_range(y.dtype):
+        return lambda pooled: pooled
+    return lambda pooled: basics.clamp(pooled, low, high)
+
+
+# ---- reductions of windows
 
 _INTEGERS = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int16))
 _FEW_TAPS = 16  # a CPU reads windows that do not overlap in one fused loop up to this size

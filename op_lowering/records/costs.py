@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from jaxdelegate.op_lowering.records.protocols import Pool2D
-from jaxdelegate.op_lowering.records.record import Options
+from jaxdelegate.op_lowering.records.record import Options, Pool2D
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import typing
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
+
+from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 
 
 class Options:
@@ -54,3 +56,32 @@ class Record(Options):
 
 class NoOptions(Record):
     """The operator has no table in schema.fbs (RELU, FLOOR), or one without fields (ABS, PAD)."""
+
+
+class Activated(Protocol):
+    @property
+    def fused_activation_function(self) -> ActivationFunctionType: ...
+
+
+class QuantizesInputs(Protocol):
+    """Dynamic range kernels quantize the activations, symmetrically or not."""
+
+    @property
+    def asymmetric_quantize_inputs(self) -> bool: ...
+
+
+class Pool2D(Protocol):
+    @property
+    def padding(self) -> Padding: ...
+
+    @property
+    def stride_h(self) -> int: ...
+
+    @property
+    def stride_w(self) -> int: ...
+
+    @property
+    def filter_height(self) -> int: ...
+
+    @property
+    def filter_width(self) -> int: ...

@@ -12,14 +12,15 @@ from jaxdelegate.op_lowering.recurrent.options import (
     LSTMOptions,
     UnidirectionalSequenceLSTMOptions,
 )
-from jaxdelegate.op_lowering.recurrent.reference_dynamic_range import as_operands, product
 from jaxdelegate.op_lowering.recurrent.reference_rnn import (
     apply_activation,
     as_floats,
+    as_operands,
     as_steps,
     batch_of,
     from_steps,
     merged_shapes,
+    product,
     require_states,
     with_states,
 )

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.op_lowering.recurrent.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
-from jaxdelegate.op_lowering.recurrent.reference_quantized import check_dtypes
-from jaxdelegate.op_lowering.recurrent.reference_rnn import as_steps, from_steps, with_states
+from jaxdelegate.op_lowering.recurrent.reference_rnn import (
+    as_steps,
+    check_dtypes,
+    from_steps,
+    with_states,
+)
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import fixed_math
 from jaxdelegate.quant.fixed_point import (

@@ -1,7 +1,8 @@
 """RNN, its sequences and SVDF, step by step as in the kernels."""
 
+import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,144 @@ import numpy as np
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.recurrent import reference_quantized as quantized_recurrent
 from jaxdelegate.op_lowering.recurrent.options import (
     BidirectionalSequenceRNNOptions,
+    RecurrentOptions,
     RNNOptions,
     SequenceRNNOptions,
     SVDFOptions,
 )
-from jaxdelegate.op_lowering.recurrent.reference_dynamic_range import Matrix, as_operands, product
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.quant import eigen
+from jaxdelegate.quant import affine, eigen
+from jaxdelegate.quant.fixed_point import multiply_by_quantized_multiplier, saturate
+from jaxdelegate.quant.multiplier import quantize_multiplier
+from jaxdelegate.quant.params import tensor_scale, tensor_zero_point
 from jaxdelegate.reference.kernel import Array, Folds, Kernel
+from jaxdelegate.reference.quantization import scale_of, steps_of, zero_point_of
+
+# ---- SVDF in integers
+
+_DTYPES = (np.int8, np.int8, np.int16, np.int32, np.int16)  # input, feature, time, bias, state
+
+
+def check_dtypes(inputs: Specs, dtypes: tuple[type, ...]) -> None:
+    for spec, dtype in zip(inputs, dtypes, strict=False):
+        if spec is not None and spec.dtype != dtype:
+            wanted = np.dtype(dtype).name
+            raise TypeError(f"{spec.name!r} is {spec.dtype}: the integer kernel takes {wanted}")
+
+
+def quantized_svdf(
+    o: SVDFOptions,
+    inputs: Specs,
+    outputs: Specs,
+    x: Array,
+    w_feature: Array,
+    w_time: Array,
+    b: Array | None,
+    state: Array,
+) -> tuple[Array, Array]:
+    """EvalIntegerSVDF of kernels/internal/reference/svdf.h.
+
+    The kernel requires RELU but does not apply it: the output's range clamps.
+    """
+    if o.fused_activation_function is not ActivationFunctionType.RELU:
+        raise TypeError("the integer kernel takes RELU only")
+    check_dtypes(inputs, _DTYPES)
+    x_scale, feature_scale, time_scale = map(scale_of, inputs[:3])
+    state_scale, y_scale = scale_of(inputs[4]), scale_of(outputs[0])
+    n_batch, (n_filters, n_memory) = len(x), w_time.shape
+    memory = state.reshape(n_batch, n_filters, n_memory).copy()
+    memory[:, :, :-1] = memory[:, :, 1:].copy()
+    now = steps_of(x, inputs[0]) @ w_feature.astype(np.int32).T
+    scaling = quantize_multiplier(float(x_scale * feature_scale / state_scale))
+    memory[:, :, -1] = saturate(multiply_by_quantized_multiplier(now, *scaling), memory.dtype)
+    filtered = np.einsum("bfm,fm->bf", memory.astype(np.int32), w_time.astype(np.int32))
+    y = filtered.reshape(n_batch, n_filters // o.rank, o.rank).sum(axis=2, dtype=np.int32)
+    y = y if b is None else y + b
+    scaling = quantize_multiplier(float(state_scale * time_scale / y_scale))
+    y = multiply_by_quantized_multiplier(y, *scaling).astype(np.int64) + zero_point_of(outputs[0])
+    return saturate(y, outputs[0].dtype), memory
+
+
+# ---- dynamic range; dynamic_range.py names the sources
+
+_WEIGHTS = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrix:
+    """8-bit weights; the vectors that they multiply are quantized on the fly."""
+
+    steps: Array  # int8 [n_out, n_in]
+    scale: np.float32
+    asymmetric: bool  # whether vectors get an offset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.steps.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.steps.ndim
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def product(self, x: Array) -> Array:
+        """float32 [n_batch, n_in] -> [n_batch, n_out] (MatrixBatchVectorMultiplyAccumulate)."""
+        w = self.steps.astype(np.int32)
+        if self.asymmetric:
+            q, factor, offset = affine.asymmetric_quantize(x)
+            total = q.astype(np.int32) @ w.T - offset[:, np.newaxis] * w.sum(axis=1)
+        else:
+            q, factor = affine.symmetric_quantize(x)
+            total = q.astype(np.int32) @ w.T
+        y: Array = total.astype(np.float32) * (factor * self.scale)[:, np.newaxis]
+        return y
+
+
+def product(x: Array, w: Array | Matrix) -> Array:
+    """[n_batch, n_in] times the transpose of [n_out, n_in]."""
+    y: Array = w.product(x) if isinstance(w, Matrix) else x @ w.T
+    return y
+
+
+def as_operands(
+    o: RecurrentOptions,
+    inputs: Specs,
+    arrays: tuple[Array | None, ...],
+    dequantized: Collection[int] = (),
+) -> tuple[Any, ...]:
+    """An operator's tensors for `product`: 8-bit matrices as `Matrix`, the others as floats.
+
+    Matrices at the positions `dequantized`, which multiply element by element, become floats too.
+    """
+
+    def operand(position: int, spec: TensorSpec | None, array: Array | None) -> Any:
+        if spec is None or array is None:
+            return None
+        if not spec.is_quantized and spec.dtype in FLOATS:
+            return array if spec.dtype.itemsize > 2 else array.astype(np.float32)
+        scale, steps = _weights(spec, array)
+        if array.ndim == 1 or position in dequantized:
+            return scale * steps.astype(np.float32)
+        return Matrix(steps, scale, o.asymmetric_quantize_inputs)
+
+    return tuple(map(operand, range(len(inputs)), inputs, arrays))
+
+
+def _weights(spec: TensorSpec, array: Array) -> tuple[np.float32, Array]:
+    # The kernels read uint8 weights by their bits, as int8, too.
+    q = spec.quantization
+    if q is None or not spec.is_quantized or spec.dtype not in _WEIGHTS or q.is_per_channel:
+        raise TypeError(
+            f"{spec.name!r} is {spec.dtype}: recurrent kernels take floats, and next to them 8-bit "
+            "weights with one scale"
+        )
+    if tensor_zero_point(q):
+        raise TypeError(f"{spec.name!r} has a zero point, which dynamic range kernels do not read")
+    return np.float32(tensor_scale(q)), array.view(np.int8)
 
 
 def apply_activation(kind: ActivationFunctionType, x: Array) -> Array:
@@ -44,6 +172,9 @@ _ACTIVATIONS: dict[ActivationFunctionType, Callable[[Array], Array]] = {
     ActivationFunctionType.TANH: _tanh,
     ActivationFunctionType.SIGN_BIT: lambda x: np.signbit(x).astype(x.dtype),
 }
+
+
+# ---- the operators
 
 
 def as_floats(specs: Specs, arrays: tuple[Array | None, ...]) -> tuple[Any, ...]:
@@ -204,7 +335,7 @@ def svdf_shapes(o: SVDFOptions, inputs: Specs) -> tuple[Shape | None, ...]:
 def svdf(o: SVDFOptions, inputs: Specs, outputs: Specs, *arrays: Array | None) -> tuple[Array, ...]:
     """EvalFloatSVDF, EvalHybridSVDF or EvalIntegerSVDF of kernels/internal/reference/svdf.h."""
     if inputs[0].is_quantized:
-        y, memory = quantized_recurrent.svdf(o, inputs, outputs, *arrays)  # type: ignore[arg-type]
+        y, memory = quantized_svdf(o, inputs, outputs, *arrays)  # type: ignore[arg-type]
         return with_states(inputs, outputs, [y], {4: memory})
     x, w_feature, w_time, b, state = as_operands(o, inputs, arrays, dequantized={2})
     n_batch, (n_filters, n_memory) = len(x), w_time.shape

@@ -3,16 +3,114 @@
 Source: kernels/reduce.cc, kernels/internal/reference/{reduce,arg_min_max,cumsum}.h.
 """
 
+import math
+
 import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.reduction import reference_quantized as quantized_reduction
 from jaxdelegate.op_lowering.reduction.options import CumsumOptions, ReducerOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.quant.affine import round_half_away
+from jaxdelegate.quant.fixed_point import multiply_by_quantized_multiplier_64, wrap
+from jaxdelegate.quant.multiplier import quantize_multiplier
+from jaxdelegate.quant.params import integer_range, tensor_scale, tensor_zero_point
+from jaxdelegate.quant.requantize import requantize_accumulator, rescale_multiplier
 from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
 from jaxdelegate.reference.movement import require_one_scaling
+from jaxdelegate.reference.quantization import quantization_of, require_symmetric
+
+# ---- integers; quantized.py names the sources
+
+_INT32 = np.dtype(np.int32)
+_SUMMED, _MULTIPLIED = (np.int8, np.uint8, np.int16), (np.int8, np.int16)
+_Axes = tuple[int, ...]
+
+
+def _count(x: Array, axes: _Axes) -> int:
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def _reduced(x: Array, axes: _Axes) -> tuple[int, ...]:
+    return tuple(n for axis, n in enumerate(x.shape) if axis not in axes)
+
+
+def _scaled_sum(
+    x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes, multiplier: int, shift: int
+) -> Array:
+    source, target = (quantization_of("SUM", s, *_SUMMED) for s in (x_spec, y_spec))
+    total = x.sum(axis=axes, dtype=np.int64) - tensor_zero_point(source) * _count(x, axes)
+    bounds = integer_range(y_spec.dtype)
+    return requantize_accumulator(
+        wrap(total, _INT32), multiplier, shift, tensor_zero_point(target), bounds, y_spec.dtype
+    )
+
+
+def _multiplier(operator: str, x: TensorSpec, y: TensorSpec) -> tuple[int, int]:
+    require_symmetric(operator, x, y)
+    source = quantization_of(operator, x, *_SUMMED)
+    return rescale_multiplier(source, quantization_of(operator, y, x.dtype))
+
+
+def quantized_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
+    """The sum of differences from the zero point, without the axes; 0 for an empty tensor."""
+    multiplier, shift = _multiplier("SUM", x_spec, y_spec)
+    if x.size == 0:
+        return np.zeros(_reduced(x, axes), y_spec.dtype)
+    if x.dtype != np.uint8:
+        return _float_sum(x_spec, y_spec, x, axes)
+    return _scaled_sum(x_spec, y_spec, x, axes, multiplier, shift)
+
+
+@np.errstate(all="ignore")
+def _float_sum(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
+    source, target = (quantization_of("SUM", s, *_SUMMED) for s in (x_spec, y_spec))
+    scale = np.float32(tensor_scale(source)) / np.float32(tensor_scale(target))
+    bias = np.float32(-tensor_zero_point(source)) * scale * np.float32(_count(x, axes))
+    total = wrap(x.sum(axis=axes, dtype=np.int64), _INT32).astype(np.float32)
+    y = round_half_away(total * scale + bias).astype(np.float64) + tensor_zero_point(target)
+    low, high = integer_range(y_spec.dtype)
+    return np.asarray(np.clip(y, low, high), y_spec.dtype)
+
+
+def quantized_mean(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
+    """The multiplier includes the division by the count; stored 0 for an empty tensor."""
+    multiplier, shift = _multiplier("MEAN", x_spec, y_spec)
+    if x.size == 0:
+        return np.zeros(_reduced(x, axes), y_spec.dtype)
+    count = _count(x, axes)
+    up = min(int(math.log2(count)), 32, 31 + shift)
+    return _scaled_sum(x_spec, y_spec, x, axes, (multiplier << up) // count, shift - up)
+
+
+def quantized_product(x_spec: TensorSpec, y_spec: TensorSpec, x: Array, axes: _Axes) -> Array:
+    """The product in row-major order; every factor is rescaled by its part of the output's scale.
+
+    An empty tensor gives stored 0; the kernel does not write the output.
+    """
+    require_symmetric("REDUCE_PROD", x_spec, y_spec)
+    source = quantization_of("REDUCE_PROD", x_spec, *_MULTIPLIED)
+    target = quantization_of("REDUCE_PROD", y_spec, x_spec.dtype)
+    if x.size == 0:
+        return np.zeros(_reduced(x, axes), y_spec.dtype)
+    count = _count(x, axes)
+    part = tensor_scale(source) / tensor_scale(target) ** (1.0 / count)
+    multiplier, shift = quantize_multiplier(part)
+    last = tuple(range(-len(axes), 0))
+    factors = np.moveaxis(x, axes, last).reshape(*_reduced(x, axes), count)
+    factors = factors.astype(np.int64) - tensor_zero_point(source)
+    product = factors[..., 0]
+    for i in range(1, count):
+        product = multiply_by_quantized_multiplier_64(product * factors[..., i], multiplier, shift)
+        product = product.astype(np.int64)
+    bounds = integer_range(y_spec.dtype)
+    return requantize_accumulator(
+        product, multiplier, shift, tensor_zero_point(target), bounds, y_spec.dtype
+    )
+
+
+# ---- the operators
 
 _NEEDS_SCALE = frozenset(np.dtype(t) for t in (np.int8, np.uint8, np.int16))
 
@@ -80,7 +178,7 @@ def reduce_sum(
     _check_scale("SUM", inputs[0])
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
-        return (_kept(quantized_reduction.reduce_sum(inputs[0], outputs[0], x, over), over, o),)
+        return (_kept(quantized_sum(inputs[0], outputs[0], x, over), over, o),)
     return (_total(o, x, over, accumulator(x.dtype)).astype(outputs[0].dtype),)
 
 
@@ -90,7 +188,7 @@ def mean(o: ReducerOptions, inputs: Specs, outputs: Specs, x: Array, axes: Array
     _check_scale("MEAN", inputs[0])
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
-        return (_kept(quantized_reduction.mean(inputs[0], outputs[0], x, over), over, o),)
+        return (_kept(quantized_mean(inputs[0], outputs[0], x, over), over, o),)
     count = int(np.prod([x.shape[a] for a in over], dtype=np.int64))
     if x.dtype in FLOATS:
         total = _total(o, x, over, accumulator(x.dtype))
@@ -109,7 +207,7 @@ def reduce_prod(
     """Integers wrap."""
     over = _resolve(axes, x.ndim)
     if inputs[0].is_quantized:
-        return (_kept(quantized_reduction.reduce_prod(inputs[0], outputs[0], x, over), over, o),)
+        return (_kept(quantized_product(inputs[0], outputs[0], x, over), over, o),)
     y = np.prod(x, axis=over, keepdims=o.keep_dims, dtype=accumulator(x.dtype))
     return (np.asarray(y, outputs[0].dtype),)
 

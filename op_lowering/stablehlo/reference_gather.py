@@ -10,8 +10,8 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     StablehloGatherOptions,
     StablehloScatterOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.reference_body import Call, elementwise
 from jaxdelegate.op_lowering.stablehlo.reference_shape import check, check_dims
+from jaxdelegate.op_lowering.stablehlo.reference_window import Call, elementwise
 from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 from jaxdelegate.reference.pointwise import reject_quantized
 

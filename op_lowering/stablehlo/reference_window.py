@@ -1,4 +1,4 @@
-"""REDUCE and REDUCE_WINDOW by a body, and the deprecated builtin REDUCE_WINDOW.
+"""REDUCE, REDUCE_WINDOW and SORT by a body, and the deprecated builtin REDUCE_WINDOW.
 
 Sources: the StableHLO specification, kernels/stablehlo_reduce_window.cc.
 """
@@ -15,8 +15,8 @@ from jaxdelegate.op_lowering.stablehlo.options import (
     ReduceWindowOptions,
     StablehloReduceOptions,
     StablehloReduceWindowOptions,
+    StablehloSortOptions,
 )
-from jaxdelegate.op_lowering.stablehlo.reference_body import Apply, Call, elementwise
 from jaxdelegate.op_lowering.stablehlo.reference_shape import (
     check,
     check_dims,
@@ -25,6 +25,53 @@ from jaxdelegate.op_lowering.stablehlo.reference_shape import (
 )
 from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
 from jaxdelegate.reference.pointwise import reject_quantized
+
+Call = Callable[..., tuple[Array, ...]]  # (subgraph, *arrays) -> its outputs
+Apply = Callable[..., tuple[Array, ...]]  # (*arrays of one shape) -> arrays of that shape
+
+# ---- bodies: subgraphs that take scalars, applied to whole arrays
+
+_REFUSALS = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
+
+
+def elementwise(
+    call: Call, index: int, arguments: Sequence[np.dtype], results: Sequence[np.dtype]
+) -> Apply:
+    """The body as a function of arrays, element by element.
+
+    A body that accepts vectors is called once for all elements, any other once for each.
+    """
+    whole = _runs_on_vectors(call, index, arguments, len(results))
+
+    def apply(*arrays: Array) -> tuple[Array, ...]:
+        shape, n = arrays[0].shape, arrays[0].size
+        flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
+        if n == 0:
+            columns = [np.zeros(0, dtype) for dtype in results]
+        elif whole:
+            columns = list(call(index, *flat))
+        else:
+            rows = [call(index, *(a[i : i + 1].reshape(()) for a in flat)) for i in range(n)]
+            columns = [
+                np.stack([np.asarray(v).reshape(()) for v in c]) for c in zip(*rows, strict=True)
+            ]
+        pairs = zip(columns, results, strict=True)
+        return tuple(np.asarray(c).astype(dtype).reshape(shape) for c, dtype in pairs)
+
+    return apply
+
+
+def _runs_on_vectors(call: Call, index: int, arguments: Sequence[np.dtype], n_results: int) -> bool:
+    """Whether the body maps vectors to vectors, independently of the values.
+
+    Tried on empty vectors, which have no value for a branch to depend on. A body defined on
+    scalars has no axis to reduce or reorder.
+    """
+    try:
+        results = call(index, *(np.zeros(0, dtype) for dtype in arguments))
+    except _REFUSALS:
+        return False
+    return len(results) == n_results and all(np.shape(y) == (0,) for y in results)
 
 
 def _operands(inputs: Specs) -> Specs:
@@ -168,8 +215,49 @@ def builtin_reduce_window(
     return (y.astype(dtype),)
 
 
+# ---- STABLEHLO_SORT
+
+_BOOL = np.dtype(np.bool_)
+
+
+def sorted_shapes(o: StablehloSortOptions, inputs: Specs) -> tuple[Shape | None, ...]:
+    shape = inputs[0].shape
+    check(all(spec.shape == shape for spec in inputs), "the operands differ in shape")
+    check(-len(shape) <= o.dimension < len(shape), f"dimension {o.dimension} of {list(shape)}")
+    return (shape,) * len(inputs)
+
+
+def sort(
+    call: Call, o: StablehloSortOptions, inputs: Specs, _outputs: Specs, *operands: Array
+) -> tuple[Array, ...]:
+    """The sort is always stable."""
+    reject_quantized(inputs)
+    arguments = [x.dtype for x in operands for _ in range(2)]
+    less = elementwise(call, o.comparator_subgraph_index, arguments, [_BOOL])
+    rows = [np.moveaxis(x, o.dimension, 0) for x in operands]  # [n, ...]
+    order = _order(rows, less)
+    sorted_rows = (np.take_along_axis(x, order, 0) for x in rows)
+    return tuple(np.ascontiguousarray(np.moveaxis(y, 0, o.dimension)) for y in sorted_rows)
+
+
+def _order(rows: list[Array], less: Apply) -> Array:
+    """The source of each place, [n, ...]. An element's place is the number that precede it."""
+    n = len(rows[0])
+    places = np.zeros(rows[0].shape, np.int64)
+    position = np.arange(n).reshape(-1, *(1 for _ in rows[0].shape[1:]))
+    for i in range(n):
+        one = [np.broadcast_to(x[i], x.shape) for x in rows]
+        pairs = list(zip(rows, one, strict=True))
+        (below,) = less(*(side for x, c in pairs for side in (x, c)))
+        (above,) = less(*(side for x, c in pairs for side in (c, x)))
+        precedes = np.where(below == above, position < i, below)  # equals keep their order
+        places[i] = precedes.sum(0)
+    return np.argsort(places, axis=0, kind="stable")
+
+
 KERNELS = {
     "STABLEHLO_REDUCE": Kernel(reduce, reduced_shapes, calls=True),
     "STABLEHLO_REDUCE_WINDOW": Kernel(reduce_window, window_shapes, calls=True),
     "REDUCE_WINDOW": Kernel(builtin_reduce_window, builtin_shape),
+    "STABLEHLO_SORT": Kernel(sort, sorted_shapes, calls=True),
 }
