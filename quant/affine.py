@@ -282,19 +282,6 @@ def nudged_range(
         return (first - zero) * step, (last - zero) * step, step
 
 
-def quantize_and_dequantize(x: np.ndarray, low: float, high: float, scale: float) -> np.ndarray:
-    """float32 `x`, clamped to [low, high] and rounded to steps of `scale` from `low`.
-
-    This is how TFLite's GPU delegate runs a quantized tensor as a float one.
-    Source: delegates/gpu/common/tasks/quantize_and_dequantize.cc. NaN becomes `low`.
-    """
-    first, last, step = np.float32(low), np.float32(high), np.float32(scale)
-    with np.errstate(all="ignore"):
-        inside = np.where(x > first, x, first)
-        inside = np.where(inside < last, inside, last)
-        return round_half_away((inside - first) / step) * step + first
-
-
 def as_float32(x: np.ndarray) -> np.ndarray:
     """float64, rounded to float32's precision."""
     return np.asarray(x).astype(np.float32).astype(np.float64)

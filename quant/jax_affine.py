@@ -169,20 +169,10 @@ def fake_quantize(
     with np.errstate(divide="ignore"):
         inverse = np.float32(1) / step
     steps = round_half_away((_clamp(x, first, last) - first) * inverse)
-    return _on_grid(steps, first, step)
-
-
-def quantize_and_dequantize(x: jax.Array, low: float, high: float, scale: float) -> jax.Array:
-    first, last, step = np.float32(low), np.float32(high), np.float32(scale)
-    steps = round_half_away(quotient(_clamp(x, first, last) - first, step)).astype(np.float32)
-    return _on_grid(steps, first, step)
+    return product(steps, step) + first
 
 
 def _clamp(x: jax.Array, first: np.float32, last: np.float32) -> jax.Array:
     """NaN becomes `first`."""
     inside = jnp.where(x > first, x, first)
     return jnp.where(inside < last, inside, last)
-
-
-def _on_grid(steps: jax.Array, first: np.float32, step: np.float32) -> jax.Array:
-    return product(steps, step) + first

@@ -33,19 +33,12 @@ def _shift(size: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class ShortProduct:
-    """x * factor / 2**shift, rounded; all are ints, or int32 arrays for different elements.
+    """x * factor / 2**shift, rounded; all are ints, or int32 arrays for different elements."""
 
-    Attributes:
-        factor: of x.
-        offset: a half, or a little more.
-        correction: added to products of negative x.
-        shift: an int.
-    """
-
-    factor: Any
-    offset: Any
-    correction: Any
-    shift: int
+    factor: Any  # of x
+    offset: Any  # a half, or a little more
+    correction: Any  # added to products of negative x
+    shift: int  # an int
 
     def __call__(self, x: Any) -> Any:
         """int32 of numpy or jax, |x| <= STEPS -> int32."""
@@ -122,21 +115,13 @@ def _with_factors(expected: np.ndarray, bits: int, offset: int, correction: int)
 
 @dataclasses.dataclass(frozen=True)
 class ShortSum:
-    """The sum of x * factor / 2**(shift + 20), rounded; a factor is high * 2**20 + low.
+    """The sum of x * factor / 2**(shift + 20), rounded; a factor is high * 2**20 + low."""
 
-    Attributes:
-        high: by argument.
-        low: by argument, in [0, 2**20).
-        carry: added to the sum of the low products.
-        offset: added to the sum of the high ones.
-        shift: of the sum of both.
-    """
-
-    high: tuple[int, ...]
-    low: tuple[int, ...]
-    carry: int
-    offset: int
-    shift: int
+    high: tuple[int, ...]  # by argument
+    low: tuple[int, ...]  # by argument, in [0, 2**20)
+    carry: int  # added to the sum of the low products
+    offset: int  # added to the sum of the high ones
+    shift: int  # of the sum of both
 
     def __call__(self, *arrays: Any) -> Any:
         """int32 of numpy or jax that broadcast, |x| <= STEPS -> int32."""

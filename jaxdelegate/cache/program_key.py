@@ -28,24 +28,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramKey(Key):
-    """The key of a program, with what storing and loading it need.
+    """The key of a program, with what storing and loading it need."""
 
-    Attributes:
-        data: of the model, with the specs of every tensor of a partition. A program of a whole file
-            has numbered results, and its constants need no digests of their own to load it.
-        model_name: for people.
-        operators: what the program computes, for people.
-        calls_subgraphs: whether it depends on subgraphs that operators call.
-        is_of_file: whether the program may depend on all of a file, whose digest the key has.
-        folders: whose code determines the program, besides others.
-    """
-
+    # Of the model, with the specs of every tensor of a partition. A program of a whole file has
+    # numbered results, and its constants need no digests of their own to load it.
     data: ModelData
-    model_name: str = ""
-    operators: str = ""
-    calls_subgraphs: bool = True
+    model_name: str = ""  # for people
+    operators: str = ""  # what the program computes, for people
+    calls_subgraphs: bool = True  # whether it depends on subgraphs that operators call
+    # Whether the program may depend on all of a file, whose digest the key has.
     is_of_file: bool = False
-    folders: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # whose code determines the program, besides others
 
     @classmethod
     def of_partition(

@@ -27,19 +27,12 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Kind(Generic[T]):
-    """A kind of records.
+    """A kind of records."""
 
-    Attributes:
-        name: for messages.
-        suffix: of its files.
-        encoded: the text of a record.
-        decoded: the record of a text; a ValueError, TypeError, LookupError or AttributeError: it is
-            none.
-    """
-
-    name: str
-    suffix: str
-    encoded: Callable[[T], bytes]
+    name: str  # for messages
+    suffix: str  # of its files
+    encoded: Callable[[T], bytes]  # the text of a record
+    # The record of a text; a ValueError, TypeError, LookupError or AttributeError: it is none.
     decoded: Callable[[bytes], T]
 
 

@@ -14,22 +14,18 @@ Ranges = Literal["kept", "learned"]
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """How a function computes.
+    """How a function computes."""
 
-    Attributes:
-        io: "float": quantized inputs, outputs and states are float32; "reduced", which is not for
-            users: float32 inputs may be float16 or bfloat16, and then outputs that are such an
-            input, changed in part, are likewise.
-        platform: the only platform to lower for; None: any that XLA may compile for.
-        weights: "fake_quantized": every call rounds quantized weights to their grids; "prepared":
-            the parameters are laid out for a device.
-        ranges: "learned": the scales are parameters.
-    """
-
+    # "float": quantized inputs, outputs and states are float32; "reduced", which is not for users:
+    # float32 inputs may be float16 or bfloat16, and then outputs that are such an input, changed in
+    # part, are likewise.
     io: Io | Literal["reduced"] = "file"
+    # The only platform to lower for; None: any that XLA may compile for.
     platform: str | None = None
+    # "fake_quantized": every call rounds quantized weights to their grids; "prepared": the
+    # parameters are laid out for a device.
     weights: Weights = "file"
-    ranges: Ranges = "kept"
+    ranges: Ranges = "kept"  # "learned": the scales are parameters
 
     @property
     def device(self) -> str | None:

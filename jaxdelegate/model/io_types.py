@@ -70,16 +70,11 @@ def _fail(model: Model, why: str) -> NoReturn:
 
 @dataclasses.dataclass(frozen=True)
 class _End:
-    """A quantized input or output.
+    """A quantized input or output."""
 
-    Attributes:
-        index: its tensor.
-        integers: the tensor of integers that the graph computes with.
-        operator: what converts one to the other; None: they are the same tensor.
-    """
-
-    index: int
-    integers: int
+    index: int  # its tensor
+    integers: int  # the tensor of integers that the graph computes with
+    # What converts one to the other; None: they are the same tensor.
     operator: Operator | None = None
 
 

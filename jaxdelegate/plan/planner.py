@@ -112,24 +112,18 @@ class EntryPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Delegation:
-    """Who may take operators, and on what terms.
+    """Who may take operators, and on what terms."""
 
-    Attributes:
-        delegates: applied in order.
-        graph_key: the graph's.
-        shared: where delegates keep what belongs to the open model.
-        why_not: why an operator must stay on the host, whatever delegates say; None: it need not.
-        preserve_all_tensors: every tensor must stay readable.
-        may_rebatch: whether a batch may become single runs, for delegates that rebatch.
-        is_function: whether XLA runs the whole graph, without a delegate: see `plan.whole`.
-    """
-
-    delegates: Sequence[SimpleDelegate] = ()
+    delegates: Sequence[SimpleDelegate] = ()  # applied in order
+    # The graph's.
     graph_key: GraphKey = dataclasses.field(default_factory=lambda: GraphKey(None, None))
+    # Where delegates keep what belongs to the open model.
     shared: MutableMapping[Any, Any] = dataclasses.field(default_factory=dict)
+    # Why an operator must stay on the host, whatever delegates say; None: it need not.
     why_not: Callable[[Node], str | None] = lambda _: None
-    preserve_all_tensors: bool = False
-    may_rebatch: bool = False
+    preserve_all_tensors: bool = False  # every tensor must stay readable
+    may_rebatch: bool = False  # whether a batch may become single runs, for delegates that rebatch
+    # Whether XLA runs the whole graph, without a delegate: see `plan.whole`.
     is_function: bool = False
 
     @property

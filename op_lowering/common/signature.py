@@ -25,19 +25,12 @@ Dtypes = frozenset[np.dtype]
 
 
 class Input(NamedTuple):
-    """What one input may be.
+    """What one input may be."""
 
-    Attributes:
-        dtypes: None: any.
-        is_same: it has the dtype of the first input.
-        is_constant: its value must be known before the run.
-        is_number: it has one element.
-    """
-
-    dtypes: Dtypes | None = None
-    is_same: bool = False
-    is_constant: bool = False
-    is_number: bool = False
+    dtypes: Dtypes | None = None  # None: any
+    is_same: bool = False  # it has the dtype of the first input
+    is_constant: bool = False  # its value must be known before the run
+    is_number: bool = False  # it has one element
 
     def why_not(self, spec: TensorSpec) -> str | None:
         return first_reason(

@@ -65,23 +65,14 @@ def pays(spreads: Spreads, tensors: Tensors) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """How the kernel computes a transposed convolution.
+    """How the kernel computes a transposed convolution."""
 
-    Attributes:
-        spreads: of the kernel, along the height and the width.
-        is_turned: whether these are the operator's width and height.
-        times: how many adjacent results along the width are one result of the kernel.
-        width: of the operator, or its height if the kernel's spreads are turned.
-        x: the shape of the input.
-        y: of the output.
-    """
-
-    spreads: tuple[Spread, Spread]
-    is_turned: bool
-    times: int
-    width: Spread
-    x: Shape
-    y: Shape
+    spreads: tuple[Spread, Spread]  # of the kernel, along the height and the width
+    is_turned: bool  # whether these are the operator's width and height
+    times: int  # how many adjacent results along the width are one result of the kernel
+    width: Spread  # of the operator, or its height if the kernel's spreads are turned
+    x: Shape  # the shape of the input
+    y: Shape  # of the output
 
     @classmethod
     def of(cls, spreads: Spreads, tensors: Tensors) -> Self:

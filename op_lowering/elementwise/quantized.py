@@ -126,29 +126,17 @@ def _on_common_scale(
 
 @dataclasses.dataclass(frozen=True)
 class _Sum:
-    """ADD or SUB (reference/{add,sub}.h).
+    """ADD or SUB (reference/{add,sub}.h)."""
 
-    Attributes:
-        combine: of numbers on the common scale.
-        left_shift: see `_on_common_scale`.
-        inputs: see `_common_scale`.
-        output: multiplier and shift of the total.
-        reals: the scales of the inputs / the output's.
-        zero_points: the inputs'.
-        zero_point: the output's.
-        bounds: the output's range under the activation.
-        dtype: the output's.
-    """
-
-    combine: Callable[[Any, Any], Any]
-    left_shift: int
-    inputs: _Factors
-    output: tuple[int, int]
-    reals: tuple[float, ...]
-    zero_points: tuple[int, ...]
-    zero_point: int
-    bounds: tuple[int, int]
-    dtype: np.dtype
+    combine: Callable[[Any, Any], Any]  # of numbers on the common scale
+    left_shift: int  # see `_on_common_scale`
+    inputs: _Factors  # see `_common_scale`
+    output: tuple[int, int]  # multiplier and shift of the total
+    reals: tuple[float, ...]  # the scales of the inputs / the output's
+    zero_points: tuple[int, ...]  # the inputs'
+    zero_point: int  # the output's
+    bounds: tuple[int, int]  # the output's range under the activation
+    dtype: np.dtype  # the output's
 
     def of(self, steps: Sequence[Any], fixed: Any, rescaling: Any) -> Any:
         """The result for int32 steps, by the modules of numpy or of jax."""

@@ -41,35 +41,21 @@ _SHARED = ("q_scale", "k_scale", "v_scale")  # the same for all slots
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What a kernel computes.
+    """What a kernel computes."""
 
-    Attributes:
-        heads: of keys and values.
-        queries: heads of queries for each of them, at most `MOST_QUERIES`.
-        size: elements of a head, at most `MOST_SIZE`.
-        length: places of the caches.
-        scale: multiplies the logits.
-        cap: logits are cap * tanh(logits / cap); 0: they are not capped.
-        keys_last: places are the last dimension of the cache of keys.
-        values_last: the same for values.
-        epsilons: added to the mean squares of queries, keys and values; 0: they are not normalized.
-        rotates: queries and keys are rotated.
-        hidden: places whose mask is lower than the new place's by more than this are not read.
-        dtype: of the result.
-    """
-
-    heads: int
-    queries: int
-    size: int
-    length: int
-    scale: float
-    cap: float
-    keys_last: bool
-    values_last: bool
+    heads: int  # of keys and values
+    queries: int  # heads of queries for each of them, at most `MOST_QUERIES`
+    size: int  # elements of a head, at most `MOST_SIZE`
+    length: int  # places of the caches
+    scale: float  # multiplies the logits
+    cap: float  # logits are cap * tanh(logits / cap); 0: they are not capped
+    keys_last: bool  # places are the last dimension of the cache of keys
+    values_last: bool  # the same for values
+    # Added to the mean squares of queries, keys and values; 0: they are not normalized.
     epsilons: tuple[float, float, float]
-    rotates: bool
-    hidden: float
-    dtype: np.dtype
+    rotates: bool  # queries and keys are rotated
+    hidden: float  # places whose mask is lower than the new place's by more than this are not read
+    dtype: np.dtype  # of the result
 
     @property
     def width(self) -> int:
@@ -79,17 +65,11 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched.
+    """How a kernel is launched."""
 
-    Attributes:
-        splits: programs that share the places of a slot and head.
-        warps: of a program.
-        block: places that it reads at once, a power of two.
-    """
-
-    splits: int
-    warps: int
-    block: int
+    splits: int  # programs that share the places of a slot and head
+    warps: int  # of a program
+    block: int  # places that it reads at once, a power of two
 
     @classmethod
     def of(cls, slots: int, form: Form) -> Self:

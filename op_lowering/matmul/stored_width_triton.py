@@ -69,38 +69,26 @@ class Stored:
 
 
 class Filter(NamedTuple):
-    """The arrays of a filter.
+    """The arrays of a filter."""
 
-    Attributes:
-        w: [N, K / runs], int8, uint8 of several runs, or floats.
-        scales: [N, blocks of a row], or [N, 1]; None: of floats.
-        bias: float32 [N].
-    """
-
-    w: Any
-    scales: Any = None
-    bias: Any = None
+    w: Any  # [N, K / runs], int8, uint8 of several runs, or floats
+    scales: Any = None  # [N, blocks of a row], or [N, 1]; None: of floats
+    bias: Any = None  # float32 [N]
 
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """What a kernel computes besides the products.
+    """What a kernel computes besides the products."""
 
-    Attributes:
-        operand: the dtype in which rows are multiplied. A float32 row is the sum of three rows of
-            bfloat16; one row alone stays float32.
-        results: the dtypes of the results.
-        epsilon: of root-mean-square normalization before the products.
-        gate: what the first of two products goes through before it multiplies the second one; None:
-            each product is a result.
-        processors: how many multiprocessors the GPU has.
-    """
-
+    # The dtype in which rows are multiplied. A float32 row is the sum of three rows of bfloat16;
+    # one row alone stays float32.
     operand: np.dtype
-    results: tuple[np.dtype, ...]
-    epsilon: float = 0.0
+    results: tuple[np.dtype, ...]  # the dtypes of the results
+    epsilon: float = 0.0  # of root-mean-square normalization before the products
+    # What the first of two products goes through before it multiplies the second one; None: each
+    # product is a result.
     gate: Gate | None = None
-    processors: int = 132
+    processors: int = 132  # how many multiprocessors the GPU has
 
 
 def divides(stored: Stored, depth: int) -> bool:

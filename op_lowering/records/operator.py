@@ -78,17 +78,12 @@ class Scales(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """How float32 results bear reduced precision.
+    """How float32 results bear reduced precision."""
 
-    Attributes:
-        result: how the result is stored.
-        reads_unrounded: magnifies a rounding error of its input, or branches on the input.
-        float16: how its result leaves float16.
-    """
-
-    result: Result = Result.FLOAT32
+    result: Result = Result.FLOAT32  # how the result is stored
+    # Magnifies a rounding error of its input, or branches on the input.
     reads_unrounded: bool = False
-    float16: Float16 = Float16.FITS
+    float16: Float16 = Float16.FITS  # how its result leaves float16
 
 
 MOVED, REDUCED = Precision(Result.MOVED), Precision(Result.REDUCED)
@@ -99,17 +94,13 @@ EXPONENTIAL = Precision(reads_unrounded=True, float16=Float16.GROWTH)
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """How the kernel reads scales of quantized tensors.
+    """How the kernel reads scales of quantized tensors."""
 
-    Attributes:
-        chosen: which scales a file may choose.
-        ignored: the kernel computes on the stored integers of these dtypes, if no quantized tensor
-            has another dtype.
-        rescaled: dtypes whose integers it converts where it moves them, though scales are EQUAL.
-    """
-
-    chosen: Scales = Scales.OF_KERNEL
+    chosen: Scales = Scales.OF_KERNEL  # which scales a file may choose
+    # The kernel computes on the stored integers of these dtypes, if no quantized tensor has another
+    # dtype.
     ignored: frozenset[np.dtype] = WIDE
+    # Dtypes whose integers it converts where it moves them, though scales are EQUAL.
     rescaled: frozenset[np.dtype] = frozenset()
 
 
@@ -123,56 +114,42 @@ Channels = Callable[[Any, Specs, Specs], tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """An operator that sums products, whose operands may be downcast.
+    """An operator that sums products, whose operands may be downcast."""
 
-    Attributes:
-        channels: the channels that tensor cores pad; None: it does not run on them.
-        bias: positions of data, weights and bias, whose scale is the product of theirs.
-    """
-
+    # The channels that tensor cores pad; None: it does not run on them.
     channels: Channels | None = None
+    # Positions of data, weights and bias, whose scale is the product of theirs.
     bias: tuple[int, int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class OperatorRecord:
-    """One operator.
+    """One operator."""
 
-    Attributes:
-        name: the builtin operator's name in schema.fbs, or the custom operator's.
-        options: the class of its parameters.
-        cost: arithmetic operations, by its specs (costs.py).
-        struct: its parameters in `builtin_data` of stock interpreters; None: the fields of
-            `options` in their order.
-        precision: how it bears reduced precision.
-        scales: how its kernel reads scales.
-        product: how it sums products; None: it does not.
-        is_elementwise: each value of its result depends only on the values at the same position.
-        rereads: XLA:CPU reads an input in several loops, or each value for many results.
-        materializes_integers: XLA:CPU should write its quantized result to memory. Readers would
-            compute it again, or branch for each value.
-        batch: when images of a batch can be computed one after the other, if it is not elementwise.
-        reads_uint8_as_int8: its dynamic range kernel reads the bytes of uint8 weights as int8.
-        picks_from: the input of which it reads as much as it writes; None: it reads all inputs.
-        reads_values: False: it depends on the shape of its input only.
-        writes: the dtype of its result, whatever the file declares; None: what the file declares.
-    """
-
-    name: str
-    options: type[Options] = NoOptions
+    name: str  # the builtin operator's name in schema.fbs, or the custom operator's
+    options: type[Options] = NoOptions  # the class of its parameters
     _: dataclasses.KW_ONLY
-    cost: costs.CostRule
+    cost: costs.CostRule  # arithmetic operations, by its specs (costs.py)
+    # Its parameters in `builtin_data` of stock interpreters; None: the fields of `options` in their
+    # order.
     struct: Layout | None = None
-    precision: Precision = Precision()
-    scales: Scaling = Scaling()
-    product: Product | None = None
+    precision: Precision = Precision()  # how it bears reduced precision
+    scales: Scaling = Scaling()  # how its kernel reads scales
+    product: Product | None = None  # how it sums products; None: it does not
+    # Each value of its result depends only on the values at the same position.
     is_elementwise: bool = False
-    rereads: bool = False
+    rereads: bool = False  # XLA:CPU reads an input in several loops, or each value for many results
+    # XLA:CPU should write its quantized result to memory. Readers would compute it again, or branch
+    # for each value.
     materializes_integers: bool = False
+    # When images of a batch can be computed one after the other, if it is not elementwise.
     batch: Batch = Batch.TOGETHER
+    # Its dynamic range kernel reads the bytes of uint8 weights as int8.
     reads_uint8_as_int8: bool = False
+    # The input of which it reads as much as it writes; None: it reads all inputs.
     picks_from: int | None = None
-    reads_values: bool = True
+    reads_values: bool = True  # False: it depends on the shape of its input only
+    # The dtype of its result, whatever the file declares; None: what the file declares.
     writes: np.dtype | None = None
 
     @property

@@ -143,26 +143,19 @@ def limits(dtype: np.dtype) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True)
 class _Reduction:
-    """A reduction over axes: inputs x and axes, one output.
+    """A reduction over axes: inputs x and axes, one output."""
 
-    Attributes:
-        reduce: the function of values without a scale.
-        dtypes: their dtypes.
-        compares: the result is one of the values, so quantized ones need no arithmetic.
-        quantized: the arithmetic of quantized values.
-        in_order: the same with the kernels' rounding, for a CPU in integer mode: dynamic range
-            operators that follow quantize floats on the fly, and a difference in the last bit that
-            moves a value to the next step grows large after a few layers.
-        of_rows: the same for a few rows of floats by a CPU's delegate.
-        native: our CPU kernel's function, if it supports the operator.
-    """
-
-    reduce: _Reduce
-    dtypes: _Dtypes
-    compares: bool = False
+    reduce: _Reduce  # the function of values without a scale
+    dtypes: _Dtypes  # their dtypes
+    compares: bool = False  # the result is one of the values, so quantized ones need no arithmetic
+    # The arithmetic of quantized values.
     quantized: quantized_reduction.IntegerReduction | None = None
+    # The same with the kernels' rounding, for a CPU in integer mode: dynamic range operators that
+    # follow quantize floats on the fly, and a difference in the last bit that moves a value to the
+    # next step grows large after a few layers.
     in_order: _Reduce | None = None
-    of_rows: _Reduce | None = None
+    of_rows: _Reduce | None = None  # the same for a few rows of floats by a CPU's delegate
+    # Our CPU kernel's function, if it supports the operator.
     native: mean_cpu_kernel.Native | None = None
 
     def rule(self, name: str, max_version: int) -> OpRule[ReducerOptions]:

@@ -119,20 +119,6 @@ def test_a_scale_of_zero(scale: float) -> None:
         assert got.tolist() == [127, -128, -128]  # infinities, and a NaN
 
 
-@given(st.floats(-20, 20, width=32), st.sampled_from([0.1, 0.0235, 1.7]))
-def test_quantize_and_dequantize(x: float, scale: float) -> None:
-    low, high = F32(-3.1), F32(7.9)
-    got = affine.quantize_and_dequantize(np.array([x], F32), -3.1, 7.9, scale)
-    steps = half_away((min(max(F32(x), low), high) - low) / F32(scale))
-    assert got.dtype == np.float32
-    assert got[0] == F32(steps) * F32(scale) + low
-
-
-def test_quantize_and_dequantize_of_no_numbers() -> None:
-    x = F32([np.nan, np.inf, -np.inf])
-    assert affine.quantize_and_dequantize(x, -1, 1, 0.5).tolist() == [-1, 1, -1]
-
-
 @pytest.mark.parametrize(
     ("function", "exact"), [(eigen.tanh, np.tanh), (eigen.logistic, lambda x: 1 / (1 + np.exp(-x)))]
 )

@@ -193,7 +193,6 @@ CASES = [
         (scaled([0.1, 0.2, 0.3], [1, 2, 3], 1),),
         "int32 channels",
     ),
-    Case(affine.quantize_and_dequantize, (FLOATS,), (-3.1, 7.9, 0.0371)),
     Case(affine.quantize, (FLOATS,), (scaled(0.0, 3), np.dtype(np.int8)), "zero scale"),
     Case(
         affine.dequantize_blocks,
