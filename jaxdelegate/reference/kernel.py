@@ -103,8 +103,18 @@ class Kernel:
         return self.run(options, inputs, outputs, *arrays)
 
 
+def without_specs(function: Function) -> Run:
+    """A kernel's `run` from a function of the options and the arrays."""
+
+    def run(o: Options, _inputs: Specs, _outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
+        y = function(o, *arrays)
+        return y if isinstance(y, tuple) else (y,)
+
+    return _counted(run, function)
+
+
 def as_run(function: Function) -> Run:
-    """A kernel's `run` that stores the function's results in the dtypes of the outputs."""
+    """As `without_specs`; the results are stored in the dtypes of the outputs."""
 
     def run(o: Options, _inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):  # overflow, NaN and division by zero are valid results
@@ -115,10 +125,14 @@ def as_run(function: Function) -> Run:
                 for result, spec in zip(results, outputs, strict=False)
             )
 
+    return _counted(run, function)
+
+
+def _counted(run: Callable[..., tuple[Array, ...]], function: Function) -> Run:
     # A Kernel counts the parameters.
-    parameters = [*inspect.signature(run).parameters.values()][:3]
-    parameters += [*inspect.signature(function).parameters.values()][1:]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    options, *arrays = inspect.signature(function).parameters.values()
+    _, *specs, _ = inspect.signature(run).parameters.values()
+    run.__signature__ = inspect.Signature([options, *specs, *arrays])  # type: ignore[attr-defined]
     return run
 
 

@@ -203,11 +203,7 @@ def _lower_fake_quant(op: Op[FakeQuantOptions]) -> Function:
         return jax_affine.fake_quantize(x, o.min, o.max, o.num_bits, narrow_range=o.narrow_range)
 
     derived = straight_through(on_levels, float(low), float(high))
-
-    def fake_quant(x: jax.Array) -> tuple[jax.Array]:
-        return (derived(jnp.asarray(x, np.float32)).astype(dtype),)
-
-    return fake_quant
+    return lambda x: (derived(jnp.asarray(x, np.float32)).astype(dtype),)
 
 
 DEQUANTIZE = rule(

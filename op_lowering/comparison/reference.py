@@ -4,7 +4,14 @@ import numpy as np
 
 from jaxdelegate.op_lowering.elementwise import reference_quantized as quantized
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, Run, broadcast_shape, same_shape
+from jaxdelegate.reference.kernel import (
+    Array,
+    Kernel,
+    Run,
+    broadcast_shape,
+    same_shape,
+    without_specs,
+)
 from jaxdelegate.reference.pointwise import by_scale, elementwise
 
 _8_BITS, _16_BITS = "int8 uint8", "int8 uint8 int16"
@@ -32,11 +39,9 @@ def select_shape(_options: object, inputs: Specs) -> tuple[Shape]:
     return (x,)
 
 
-def select_v2(
-    _options: object, _inputs: Specs, _outputs: Specs, condition: Array, x: Array, y: Array
-) -> tuple[Array]:
+def select_v2(_options: object, condition: Array, x: Array, y: Array) -> Array:
     """All three broadcast."""
-    return (np.where(condition, x, y),)
+    return np.where(condition, x, y)
 
 
 KERNELS = {
@@ -51,5 +56,5 @@ KERNELS = {
     "LOGICAL_OR": Kernel(elementwise(np.logical_or), broadcast_shape),
     "LOGICAL_NOT": Kernel(elementwise(np.logical_not), same_shape),
     "SELECT": Kernel(select, select_shape),
-    "SELECT_V2": Kernel(select_v2, broadcast_shape),
+    "SELECT_V2": Kernel(without_specs(select_v2), broadcast_shape),
 }

@@ -56,11 +56,7 @@ def _lower_select(op: Op[NoOptions]) -> Function:
     condition, x = op.inputs[:2]
     wide = condition.shape + (1,) * (len(x.shape) - len(condition.shape))
     wide = (1,) * len(x.shape) if _is_one(condition.shape) else wide
-
-    def select(c: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array]:
-        return (jnp.where(c.reshape(wide), x, y),)
-
-    return select
+    return lambda c, x, y: (jnp.where(c.reshape(wide), x, y),)
 
 
 def _why_not_select_v2(op: Op[NoOptions]) -> str | None:

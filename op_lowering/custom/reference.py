@@ -5,7 +5,7 @@ import numpy as np
 from jaxdelegate.op_lowering.custom.options import HadamardRotationOptions, NumericVerifyOptions
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.quant import affine
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape, without_specs
 
 _LEAST_TOLERANCE = 0.1  # below, the kernel reports statistics only
 
@@ -34,9 +34,7 @@ def numeric_verify(
     return (difference,)
 
 
-def hadamard_rotation(
-    o: HadamardRotationOptions, _inputs: Specs, _outputs: Specs, x: Array
-) -> tuple[Array]:
+def hadamard_rotation(o: HadamardRotationOptions, x: Array) -> Array:
     """The Walsh-Hadamard transform of each run of `size` values, divided by the root of the size.
 
     Runs are contiguous, as many as fit into the last dimension of each row. A size that is not a
@@ -52,7 +50,7 @@ def hadamard_rotation(
     if size & (size - 1) == 0:
         runs = y[: n_runs * size].reshape(n_runs, size)
         runs[:] = _transform(runs) * np.float32(1 / np.sqrt(size))
-    return (y.reshape(x.shape),)
+    return y.reshape(x.shape)
 
 
 def _transform(runs: Array) -> Array:
@@ -64,5 +62,5 @@ def _transform(runs: Array) -> Array:
 
 KERNELS = {
     "NumericVerify": Kernel(numeric_verify, same_shape),
-    "aeq.hadamard_rotation": Kernel(hadamard_rotation, same_shape),
+    "aeq.hadamard_rotation": Kernel(without_specs(hadamard_rotation), same_shape),
 }

@@ -15,16 +15,14 @@ from jaxdelegate.op_lowering.custom.options import (
 )
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape, without_specs
 
 
 def matrix_shape(_o: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
     return ((1, 4, 4),)
 
 
-def landmarks_to_matrix(
-    o: LandmarksToMatrixOptions, _i: Specs, _o: Specs, x: Array
-) -> tuple[Array]:
+def landmarks_to_matrix(o: LandmarksToMatrixOptions, x: Array) -> Array:
     """The matrix from the pixels of the crop around landmarks to those of the image."""
     name = "Landmarks2TransformMatrix"
     _check(name, x, 3, 4)
@@ -36,7 +34,7 @@ def landmarks_to_matrix(
         raise ValueError(f"{name}: landmarks {read.tolist()} of {list(x.shape)}")
     points = x.reshape(-1, 3)[read, :2]
     matrix = (_first_crop if x.ndim == 4 else _crop)(o, points)
-    return (matrix.astype(x.dtype)[None],)
+    return matrix.astype(x.dtype)[None]
 
 
 def _first_crop(o: LandmarksToMatrixOptions, points: Array) -> Array:
@@ -98,9 +96,7 @@ def _rotation(angle: float) -> Array:
     return matrix
 
 
-def transform_landmarks(
-    o: TransformLandmarksOptions, _i: Specs, _o: Specs, x: Array, matrix: Array
-) -> tuple[Array]:
+def transform_landmarks(o: TransformLandmarksOptions, x: Array, matrix: Array) -> Array:
     """Landmarks (x, y) times the matrix; a third coordinate stays."""
     _check("TransformLandmarks", x, 3, 4)
     rows = _rows("TransformLandmarks", matrix)
@@ -109,7 +105,7 @@ def transform_landmarks(
         raise ValueError(f"TransformLandmarks: {list(x.shape)} of {n} dimensions, scale {scale}")
     y = x.reshape(-1, n).copy()
     y[:, :2] = y[:, :2] @ rows[:, :2].T + rows[:, 3] * scale
-    return (y.reshape(x.shape),)
+    return y.reshape(x.shape)
 
 
 def tensor_shape(o: TransformTensorOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -156,7 +152,7 @@ def _rows(name: str, matrix: Array) -> Array:
 
 
 KERNELS = {
-    "Landmarks2TransformMatrix": Kernel(landmarks_to_matrix, matrix_shape),
-    "TransformLandmarks": Kernel(transform_landmarks, same_shape),
+    "Landmarks2TransformMatrix": Kernel(without_specs(landmarks_to_matrix), matrix_shape),
+    "TransformLandmarks": Kernel(without_specs(transform_landmarks), same_shape),
     "TransformTensorBilinear": Kernel(transform_tensor, tensor_shape),
 }

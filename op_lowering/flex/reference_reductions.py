@@ -163,7 +163,10 @@ def segment_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:
 
 
 def _segment(kind: str) -> Function:
-    return lambda _o, x, ids: _joined(x, *_checked(ids, len(x)), kind)
+    def segment(_o: FlexOptions, x: Array, ids: Array) -> Array:
+        return _joined(x, *_checked(ids, len(x)), kind)
+
+    return segment
 
 
 def sparse_shape(_o: FlexOptions, inputs: Specs) -> ResultShapes:

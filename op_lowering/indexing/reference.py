@@ -16,7 +16,7 @@ from jaxdelegate.op_lowering.indexing.options import (
 from jaxdelegate.op_lowering.layout.reference import dequantized_rows
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape, without_specs
 from jaxdelegate.reference.movement import ints, resolved_axis
 
 
@@ -40,14 +40,12 @@ def _axis_and_batch(o: GatherOptions, x: Shape, positions: Shape) -> tuple[int, 
     return axis, batch
 
 
-def gather(
-    o: GatherOptions, _inputs: Specs, _outputs: Specs, x: Array, positions: Array
-) -> tuple[Array]:
+def gather(o: GatherOptions, x: Array, positions: Array) -> Array:
     """Each batch has its own positions."""
     axis, batch = _axis_and_batch(o, x.shape, positions.shape)
     _check("GATHER", positions, x.shape[axis])
     if axis == 0:  # rows, of which a packed table reads only these
-        return (x[positions.reshape(-1)].reshape((*positions.shape, *x.shape[1:])),)
+        return x[positions.reshape(-1)].reshape((*positions.shape, *x.shape[1:]))
     n_batch, n_picked = math.prod(x.shape[:batch]), math.prod(positions.shape[batch:])
     outer, inner = math.prod(x.shape[batch:axis]), math.prod(x.shape[axis + 1 :])
     flat = x.reshape(n_batch, outer, x.shape[axis], inner)
@@ -55,7 +53,7 @@ def gather(
     # [batch, picked, outer, inner]
     picked = flat[every_batch, :, positions.reshape(n_batch, n_picked)]
     shape = (*x.shape[:axis], *positions.shape[batch:], *x.shape[axis + 1 :])
-    return (np.moveaxis(picked, 1, 2).reshape(shape),)
+    return np.moveaxis(picked, 1, 2).reshape(shape)
 
 
 def gathered_nd_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -64,15 +62,13 @@ def gathered_nd_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return ((*indices.shape[:-1], *x.shape[indices.shape[-1] :]),)
 
 
-def gather_nd(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, indices: Array
-) -> tuple[Array]:
+def gather_nd(_o: Options, x: Array, indices: Array) -> Array:
     depth = indices.shape[-1]
     for i in range(depth):
         _check("GATHER_ND", indices[..., i], x.shape[i])
     if depth == 0:
-        return (np.broadcast_to(x, (*indices.shape[:-1], *x.shape)).copy(),)
-    return (x[tuple(np.moveaxis(indices, -1, 0))],)
+        return np.broadcast_to(x, (*indices.shape[:-1], *x.shape)).copy()
+    return x[tuple(np.moveaxis(indices, -1, 0))]
 
 
 def scattered_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -110,21 +106,15 @@ def dense_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
 
 
 def sparse_to_dense(
-    _o: Options,
-    _inputs: Specs,
-    _outputs: Specs,
-    indices: Array,
-    shape: Array,
-    values: Array,
-    default: Array,
-) -> tuple[Array]:
+    _o: Options, indices: Array, shape: Array, values: Array, default: Array
+) -> Array:
     """Values at coordinates, the last for equal ones, and a default elsewhere."""
     y = np.full(_sizes("SPARSE_TO_DENSE", shape), default.reshape(()), values.dtype)
     coordinates = indices.reshape(-1, y.ndim)
     for i in range(y.ndim):
         _check("SPARSE_TO_DENSE", coordinates[:, i], y.shape[i])
     y[tuple(coordinates.T)] = values
-    return (y,)
+    return y
 
 
 def looked_up_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -162,24 +152,14 @@ def _depth(depth: Array) -> int:
     return ints(depth)[0]
 
 
-def one_hot(
-    o: OneHotOptions,
-    _i: Specs,
-    _outputs: Specs,
-    indices: Array,
-    depth: Array,
-    on: Array,
-    off: Array,
-) -> tuple[Array]:
+def one_hot(o: OneHotOptions, indices: Array, depth: Array, on: Array, off: Array) -> Array:
     """`on` where a new dimension's position is the index, in 32 bits, and `off` elsewhere."""
     axis = _class_axis(o, indices.ndim)
     hot = indices.astype(np.int32)[..., np.newaxis] == np.arange(_depth(depth))
-    return (np.where(np.moveaxis(hot, -1, axis), on.reshape(()), off.reshape(())),)
+    return np.where(np.moveaxis(hot, -1, axis), on.reshape(()), off.reshape(()))
 
 
-def reverse_sequence(
-    o: ReverseSequenceOptions, _inputs: Specs, _outputs: Specs, x: Array, lengths: Array
-) -> tuple[Array]:
+def reverse_sequence(o: ReverseSequenceOptions, x: Array, lengths: Array) -> Array:
     seq, batch = o.seq_dim, o.batch_dim
     if seq == batch or not (0 <= seq < x.ndim and 0 <= batch < x.ndim):
         raise ValueError(f"REVERSE_SEQUENCE: dimensions {seq}, {batch} of a rank of {x.ndim}")
@@ -189,7 +169,7 @@ def reverse_sequence(
     of_y, of_x = np.moveaxis(y, (batch, seq), (0, 1)), np.moveaxis(x, (batch, seq), (0, 1))
     for b, length in enumerate(ints(lengths)):
         of_y[b, : max(length, 0)] = of_x[b, : max(length, 0)][::-1]
-    return (y,)
+    return y
 
 
 def diagonal_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -197,20 +177,18 @@ def diagonal_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return ((*shape, shape[-1]),)
 
 
-def matrix_diag(_o: Options, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def matrix_diag(_o: Options, x: Array) -> Array:
     y = np.zeros((*x.shape, x.shape[-1]), x.dtype)
     every = np.arange(x.shape[-1])
     y[..., every, every] = x
-    return (y,)
+    return y
 
 
-def matrix_set_diag(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, diagonal: Array
-) -> tuple[Array]:
+def matrix_set_diag(_o: Options, x: Array, diagonal: Array) -> Array:
     y = x.copy()
     every = np.arange(min(x.shape[-2:]))
     y[..., every, every] = diagonal
-    return (y,)
+    return y
 
 
 def where_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -244,15 +222,15 @@ def unique(_o: Options, _inputs: Specs, outputs: Specs, x: Array) -> tuple[Array
 
 
 KERNELS = {
-    "GATHER": Kernel(gather, gathered_shape, takes_packed=True),
-    "GATHER_ND": Kernel(gather_nd, gathered_nd_shape),
+    "GATHER": Kernel(without_specs(gather), gathered_shape, takes_packed=True),
+    "GATHER_ND": Kernel(without_specs(gather_nd), gathered_nd_shape),
     "SCATTER_ND": Kernel(scatter_nd, scattered_shape, settled=scattered_shape),
-    "SPARSE_TO_DENSE": Kernel(sparse_to_dense, dense_shape, settled=dense_shape),
+    "SPARSE_TO_DENSE": Kernel(without_specs(sparse_to_dense), dense_shape, settled=dense_shape),
     "EMBEDDING_LOOKUP": Kernel(embedding_lookup, looked_up_shape, takes_packed=True),
-    "ONE_HOT": Kernel(one_hot, one_hot_shape),
-    "REVERSE_SEQUENCE": Kernel(reverse_sequence, same_shape),
-    "MATRIX_DIAG": Kernel(matrix_diag, diagonal_shape),
-    "MATRIX_SET_DIAG": Kernel(matrix_set_diag, same_shape),
+    "ONE_HOT": Kernel(without_specs(one_hot), one_hot_shape),
+    "REVERSE_SEQUENCE": Kernel(without_specs(reverse_sequence), same_shape),
+    "MATRIX_DIAG": Kernel(without_specs(matrix_diag), diagonal_shape),
+    "MATRIX_SET_DIAG": Kernel(without_specs(matrix_set_diag), same_shape),
     "WHERE": Kernel(where, where_shape),
     "UNIQUE": Kernel(unique, unique_shape),
 }

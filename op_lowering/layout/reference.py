@@ -17,7 +17,7 @@ from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.quant.affine import block_parameters, round_half_away, spread
 from jaxdelegate.quant.params import Blockwise, integer_range, tensor_scale, tensor_zero_point
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape, without_specs
 from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis, scaling
 from jaxdelegate.reference.quantization import quantization_of
 
@@ -82,9 +82,9 @@ def transposed_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (tuple(x.shape[i] for i in _order(perm.const, len(x.shape))),)
 
 
-def transpose(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, perm: Array) -> tuple[Array]:
+def transpose(_o: Options, x: Array, perm: Array) -> Array:
     """Dimension i of the result is dimension perm[i]."""
-    return (np.transpose(x, _order(perm, x.ndim)),)
+    return np.transpose(x, _order(perm, x.ndim))
 
 
 def _order(perm: Array, rank: int) -> list[int]:
@@ -143,8 +143,8 @@ def tiled_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (tuple(n * m for n, m in zip(x.shape, _multiples(times.const), strict=True)),)
 
 
-def tile(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, times: Array) -> tuple[Array]:
-    return (np.tile(x, _multiples(times)),)
+def tile(_o: Options, x: Array, times: Array) -> Array:
+    return np.tile(x, _multiples(times))
 
 
 def _multiples(times: Array) -> list[int]:
@@ -153,19 +153,17 @@ def _multiples(times: Array) -> list[int]:
     return ints(times)
 
 
-def reverse_v2(_o: Options, _inputs: Specs, _outputs: Specs, x: Array, axes: Array) -> tuple[Array]:
+def reverse_v2(_o: Options, x: Array, axes: Array) -> Array:
     """LiteRT's kernel requires contiguous axes, TensorFlow's does not."""
     dimensions = {resolved_axis(axis, x.ndim, "REVERSE_V2") for axis in ints(axes)}
-    return (np.flip(x, tuple(dimensions)),)
+    return np.flip(x, tuple(dimensions))
 
 
-def roll(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, shift: Array, axis: Array
-) -> tuple[Array]:
+def roll(_o: Options, x: Array, shift: Array, axis: Array) -> Array:
     """TensorFlow's Roll; several shifts of one dimension add up."""
     for by, along in zip(ints(shift), ints(axis), strict=True):
         x = np.roll(x, by, resolved_axis(along, x.ndim, "Roll"))
-    return (x,)
+    return x
 
 
 def space_to_batch_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -258,12 +256,10 @@ def space_to_depth_shape(o: SpaceToDepthOptions, inputs: Specs) -> tuple[Shape |
     return ((n, h // b, w // b, c * b * b),)
 
 
-def space_to_depth(
-    o: SpaceToDepthOptions, _inputs: Specs, _outputs: Specs, x: Array
-) -> tuple[Array]:
+def space_to_depth(o: SpaceToDepthOptions, x: Array) -> Array:
     """Each position within a block becomes a group of channels."""
     b = o.block_size
-    return (np.concatenate([x[:, i::b, j::b] for i, j in np.ndindex(b, b)], 3),)
+    return np.concatenate([x[:, i::b, j::b] for i, j in np.ndindex(b, b)], 3)
 
 
 def depth_to_space_shape(o: DepthToSpaceOptions, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -275,9 +271,7 @@ def depth_to_space_shape(o: DepthToSpaceOptions, inputs: Specs) -> tuple[Shape |
     return ((n, h * b, w * b, c // (b * b)),)
 
 
-def depth_to_space(
-    o: DepthToSpaceOptions, _inputs: Specs, _outputs: Specs, x: Array
-) -> tuple[Array]:
+def depth_to_space(o: DepthToSpaceOptions, x: Array) -> Array:
     """Groups of channels become the positions of a block."""
     b = o.block_size
     n, h, w, c = x.shape
@@ -285,18 +279,18 @@ def depth_to_space(
     y = np.empty((n, h * b, w * b, group), x.dtype)
     for k, (i, j) in enumerate(np.ndindex(b, b)):
         y[:, i::b, j::b] = x[..., k * group : (k + 1) * group]
-    return (y,)
+    return y
 
 
 KERNELS = {
-    "TRANSPOSE": Kernel(transpose, transposed_shape),
+    "TRANSPOSE": Kernel(without_specs(transpose), transposed_shape),
     "CONCATENATION": Kernel(concatenation, concatenated_shape),
     "PACK": Kernel(pack, packed_shape),
-    "TILE": Kernel(tile, tiled_shape),
-    "REVERSE_V2": Kernel(reverse_v2, same_shape),
-    "Roll": Kernel(roll, same_shape),
+    "TILE": Kernel(without_specs(tile), tiled_shape),
+    "REVERSE_V2": Kernel(without_specs(reverse_v2), same_shape),
+    "Roll": Kernel(without_specs(roll), same_shape),
     "SPACE_TO_BATCH_ND": Kernel(space_to_batch_nd, space_to_batch_shape),
     "BATCH_TO_SPACE_ND": Kernel(batch_to_space_nd, batch_to_space_shape),
-    "SPACE_TO_DEPTH": Kernel(space_to_depth, space_to_depth_shape),
-    "DEPTH_TO_SPACE": Kernel(depth_to_space, depth_to_space_shape),
+    "SPACE_TO_DEPTH": Kernel(without_specs(space_to_depth), space_to_depth_shape),
+    "DEPTH_TO_SPACE": Kernel(without_specs(depth_to_space), depth_to_space_shape),
 }

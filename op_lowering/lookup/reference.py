@@ -11,7 +11,7 @@ from jaxdelegate.op_lowering.records.enums import CombinerType, LSHProjectionTyp
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.reduction.reference import refuse_quantized
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array, Kernel, without_specs
 
 
 def embedding_lookup_sparse_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -76,9 +76,7 @@ def hashtable_lookup_shapes(_o: Options, inputs: Specs) -> tuple[Shape | None, .
     return (*queries.shape, *rows.shape[1:]), queries.shape
 
 
-def hashtable_lookup(
-    _o: Options, _inputs: Specs, _outputs: Specs, queries: Array, keys: Array, rows: Array
-) -> tuple[Array, Array]:
+def hashtable_lookup(_o: Options, queries: Array, keys: Array, rows: Array) -> tuple[Array, Array]:
     """Rows by ascending int32 keys; zeros, or empty strings, for queries without a key."""
     if queries.ndim != 1 or keys.ndim != 1 or rows.shape[:1] != keys.shape or not len(keys):
         shapes = [list(array.shape) for array in (queries, keys, rows)]
@@ -110,13 +108,8 @@ def lsh_projection_shape(o: LSHProjectionOptions, inputs: Specs) -> tuple[Shape 
 
 
 def lsh_projection(
-    o: LSHProjectionOptions,
-    _inputs: Specs,
-    _outputs: Specs,
-    seeds: Array,
-    x: Array,
-    weights: Array | None = None,
-) -> tuple[Array]:
+    o: LSHProjectionOptions, seeds: Array, x: Array, weights: Array | None = None
+) -> Array:
     """Signs of sums of hashes of the items of x, [items, ...], one for each seed [hashes, bits]."""
     if x.dtype == object:
         raise TypeError("LSH_PROJECTION: string tensors are not supported")
@@ -125,10 +118,10 @@ def lsh_projection(
         raise ValueError(f"LSH_PROJECTION: seeds are {seeds.shape}, items {x.shape}")
     bits = (_scores(seeds, x, weights) > 0).astype(np.int32)
     if o.type is LSHProjectionType.DENSE:
-        return (bits.reshape(-1),)
+        return bits.reshape(-1)
     n_hashes, n_bits = bits.shape
     numbers = (bits.astype(np.int64) << np.arange(n_bits)[::-1]).sum(axis=1)
-    return ((numbers + (np.arange(n_hashes) << n_bits)).astype(np.int32),)  # wraps
+    return (numbers + (np.arange(n_hashes) << n_bits)).astype(np.int32)  # wraps
 
 
 def _scores(seeds: Array, x: Array, weights: Array | None) -> Array:
@@ -150,6 +143,6 @@ def _scores(seeds: Array, x: Array, weights: Array | None) -> Array:
 
 KERNELS = {
     "EMBEDDING_LOOKUP_SPARSE": Kernel(embedding_lookup_sparse, embedding_lookup_sparse_shape),
-    "HASHTABLE_LOOKUP": Kernel(hashtable_lookup, hashtable_lookup_shapes),
-    "LSH_PROJECTION": Kernel(lsh_projection, lsh_projection_shape),
+    "HASHTABLE_LOOKUP": Kernel(without_specs(hashtable_lookup), hashtable_lookup_shapes),
+    "LSH_PROJECTION": Kernel(without_specs(lsh_projection), lsh_projection_shape),
 }

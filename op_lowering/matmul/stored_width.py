@@ -185,8 +185,4 @@ def _scales(w: TensorSpec) -> np.ndarray:
 
 def scaling(w: TensorSpec) -> Prepare:
     """What prepares a filter's scales: [N, 1], or [N, blocks of a row]."""
-
-    def scales(_values: Array) -> np.ndarray:
-        return np.ascontiguousarray(_scales(w))
-
-    return scales
+    return lambda _values: np.ascontiguousarray(_scales(w))

@@ -140,11 +140,7 @@ def _lower_unpool(op: Op[PoolParamsOptions]) -> Function:
     if (o.filter_height, o.filter_width) == (o.stride_h, o.stride_w):
         return lambda x, positions: (_fill_tiles(o, x, positions, y),)
     origins = _origins(o, x_spec.shape)
-
-    def unpool(x: jax.Array, positions: jax.Array) -> tuple[jax.Array]:
-        return (_scatter(x, _flat_positions(o, origins, positions, y.shape), y),)
-
-    return unpool
+    return lambda x, positions: (_scatter(x, _flat_positions(o, origins, positions, y.shape), y),)
 
 
 def _fill_tiles(

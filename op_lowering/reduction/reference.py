@@ -17,7 +17,7 @@ from jaxdelegate.quant.fixed_point import multiply_by_quantized_multiplier_64, w
 from jaxdelegate.quant.multiplier import quantize_multiplier
 from jaxdelegate.quant.params import integer_range, tensor_scale, tensor_zero_point
 from jaxdelegate.quant.requantize import requantize_accumulator, rescale_multiplier
-from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape, without_specs
 from jaxdelegate.reference.movement import require_one_scaling
 from jaxdelegate.reference.quantization import quantization_of, require_symmetric
 
@@ -253,16 +253,12 @@ def limits(dtype: np.dtype) -> tuple[float, float]:
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
-def reduce_any(
-    o: ReducerOptions, _inputs: Specs, _outputs: Specs, x: Array, axes: Array
-) -> tuple[Array]:
-    return (np.asarray(np.any(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims)),)
+def reduce_any(o: ReducerOptions, x: Array, axes: Array) -> Array:
+    return np.asarray(np.any(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims))
 
 
-def reduce_all(
-    o: ReducerOptions, _inputs: Specs, _outputs: Specs, x: Array, axes: Array
-) -> tuple[Array]:
-    return (np.asarray(np.all(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims)),)
+def reduce_all(o: ReducerOptions, x: Array, axes: Array) -> Array:
+    return np.asarray(np.all(x, axis=_resolve(axes, x.ndim), keepdims=o.keep_dims))
 
 
 def arg_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
@@ -310,8 +306,8 @@ KERNELS = {
     "REDUCE_PROD": Kernel(reduce_prod, reduced_shape),
     "REDUCE_MAX": Kernel(reduce_max, reduced_shape),
     "REDUCE_MIN": Kernel(reduce_min, reduced_shape),
-    "REDUCE_ANY": Kernel(reduce_any, reduced_shape),
-    "REDUCE_ALL": Kernel(reduce_all, reduced_shape),
+    "REDUCE_ANY": Kernel(without_specs(reduce_any), reduced_shape),
+    "REDUCE_ALL": Kernel(without_specs(reduce_all), reduced_shape),
     "ARG_MAX": Kernel(arg_max, arg_shape),
     "ARG_MIN": Kernel(arg_min, arg_shape),
     "CUMSUM": Kernel(cumsum, same_shape),

@@ -183,11 +183,7 @@ class _Reduction:
             return lambda x, _axes: (by_kernel(x).reshape(y.shape),)
         wide = x.dtype if self.compares else op.context.precision.accumulator(x.dtype)
         reduce = self._rounding(op.context, x, over) or self.reduce
-
-        def run(x: jax.Array, _axes: jax.Array) -> tuple[jax.Array]:
-            return (reduce(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
-
-        return run
+        return lambda x, _axes: (reduce(x.astype(wide), over).reshape(y.shape).astype(y.dtype),)
 
     def _rounding(self, context: LoweringContext, x: TensorSpec, over: _Axes) -> _Reduce | None:
         if context.follows_kernels:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.shape.options import ReshapeOptions, SqueezeOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Folds, Kernel
+from jaxdelegate.reference.kernel import Array, Folds, Kernel, without_specs
 from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 
@@ -31,13 +31,11 @@ def settled_reshape(o: ReshapeOptions, inputs: Specs) -> tuple[Shape | None, ...
     return (None if sizes is None or min(sizes, default=0) < 0 else tuple(sizes),)
 
 
-def reshape(
-    o: ReshapeOptions, _inputs: Specs, _outputs: Specs, x: Array, asked: Array | None = None
-) -> tuple[Array]:
+def reshape(o: ReshapeOptions, x: Array, asked: Array | None = None) -> Array:
     """The -1 is resolved as in kernels/internal/reshape_utils.h."""
     if asked is None or asked.dtype != np.int32 or asked.ndim != 1:
-        return (x.reshape(_resolve(_legacy(o), x.shape)),)
-    return (x.reshape(_resolve(ints(asked), x.shape)),)
+        return x.reshape(_resolve(_legacy(o), x.shape))
+    return x.reshape(_resolve(ints(asked), x.shape))
 
 
 def _legacy(o: ReshapeOptions) -> list[int]:
@@ -66,8 +64,8 @@ def squeeze_shape(o: SqueezeOptions, inputs: Specs) -> tuple[Shape | None, ...]:
     return (_squeezed(o, inputs[0].shape),)
 
 
-def squeeze(o: SqueezeOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
-    return (x.reshape(_squeezed(o, x.shape)),)
+def squeeze(o: SqueezeOptions, x: Array) -> Array:
+    return x.reshape(_squeezed(o, x.shape))
 
 
 def _squeezed(o: SqueezeOptions, shape: Shape) -> Shape:
@@ -121,10 +119,8 @@ def settled_broadcast_to(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]
     return (None if asked is None else tuple(ints(asked)),)
 
 
-def broadcast_to(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, asked: Array
-) -> tuple[Array]:
-    return (np.broadcast_to(x, _broadcast(x.shape, ints(asked))).copy(),)
+def broadcast_to(_o: Options, x: Array, asked: Array) -> Array:
+    return np.broadcast_to(x, _broadcast(x.shape, ints(asked))).copy()
 
 
 def _broadcast(shape: Shape, asked: list[int]) -> Shape:
@@ -218,12 +214,14 @@ def _count(start: Array, limit: Array, delta: Array) -> int:
 
 
 KERNELS = {
-    "RESHAPE": Kernel(reshape, reshape_shape, settled=settled_reshape),
-    "SQUEEZE": Kernel(squeeze, squeeze_shape),
+    "RESHAPE": Kernel(without_specs(reshape), reshape_shape, settled=settled_reshape),
+    "SQUEEZE": Kernel(without_specs(squeeze), squeeze_shape),
     "EXPAND_DIMS": Kernel(expand_dims, expand_dims_shape),
     "SHAPE": Kernel(shape, rank_vector, Folds.SHAPES),
     "RANK": Kernel(rank, scalar_shape, Folds.SHAPES),
-    "BROADCAST_TO": Kernel(broadcast_to, broadcast_to_shape, settled=settled_broadcast_to),
+    "BROADCAST_TO": Kernel(
+        without_specs(broadcast_to), broadcast_to_shape, settled=settled_broadcast_to
+    ),
     "BROADCAST_ARGS": Kernel(broadcast_args, broadcast_args_shape),
     "BroadcastGradientArgs": Kernel(broadcast_gradient_args, broadcast_gradient_args_shape),
     "FILL": Kernel(fill, fill_shape),

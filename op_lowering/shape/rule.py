@@ -42,11 +42,7 @@ def _why_not_reshape(op: Op[Options]) -> str | None:
 
 def _lower_reshape(op: Op[Options]) -> Function:
     shape = op.outputs[0].shape
-
-    def reshape(x: jax.Array, *_shape_or_axis: jax.Array) -> tuple[jax.Array]:
-        return (x.reshape(shape),)
-
-    return reshape
+    return lambda x, *_shape_or_axis: (x.reshape(shape),)
 
 
 def _why_not_shape(op: Op[Options]) -> str | None:
@@ -83,11 +79,7 @@ def _broadcasts(shape: Shape, to: Shape) -> bool:
 
 def _lower_broadcast_to(op: Op[NoOptions]) -> Function:
     shape = op.outputs[0].shape
-
-    def broadcast_to(x: jax.Array, _shape: jax.Array) -> tuple[jax.Array]:
-        return (jnp.broadcast_to(x, shape),)
-
-    return broadcast_to
+    return lambda x, _shape: (jnp.broadcast_to(x, shape),)
 
 
 def _why_not_broadcast_args(op: Op[NoOptions]) -> str | None:
@@ -122,11 +114,7 @@ def _why_not_fill(op: Op[NoOptions]) -> str | None:
 
 def _lower_fill(op: Op[NoOptions]) -> Function:
     shape = op.outputs[0].shape
-
-    def fill(_dims: jax.Array, value: jax.Array) -> tuple[jax.Array]:
-        return (jnp.broadcast_to(value.reshape(()), shape),)
-
-    return fill
+    return lambda _dims, value: (jnp.broadcast_to(value.reshape(()), shape),)
 
 
 def _why_not_range(op: Op[NoOptions]) -> str | None:

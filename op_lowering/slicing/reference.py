@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.slicing.options import SplitOptions, StridedSliceOptions, UnpackOptions
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.reference.kernel import Array, Kernel, same_shape
+from jaxdelegate.reference.kernel import Array, Kernel, same_shape, without_specs
 from jaxdelegate.reference.movement import ints, known, require_one_scaling, resolved_axis
 
 _MOST_PARTS = 1 << 20  # about as many as a file may have tables
@@ -23,12 +23,10 @@ def slice_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (None if sizes is None or -1 in sizes else tuple(sizes),)
 
 
-def slice_(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, begin: Array, size: Array
-) -> tuple[Array]:
+def slice_(_o: Options, x: Array, begin: Array, size: Array) -> Array:
     starts = ints(begin)
     sizes = _sizes(x.shape, starts, ints(size))
-    return (x[tuple(slice(i, i + n) for i, n in zip(starts, sizes, strict=True))],)
+    return x[tuple(slice(i, i + n) for i, n in zip(starts, sizes, strict=True))]
 
 
 def _sizes(shape: Shape, begin: list[int], size: list[int]) -> Shape:
@@ -78,14 +76,8 @@ def _taken(
 
 
 def strided_slice(
-    o: StridedSliceOptions,
-    _inputs: Specs,
-    _outputs: Specs,
-    x: Array,
-    begin: Array,
-    end: Array,
-    strides: Array,
-) -> tuple[Array]:
+    o: StridedSliceOptions, x: Array, begin: Array, end: Array, strides: Array
+) -> Array:
     """The masks are those of kernels/strided_slice.cc."""
     entries = (ints(begin), ints(end), ints(strides))
     dimensions = _dimensions(o, x.shape, strides.size)
@@ -96,7 +88,7 @@ def strided_slice(
         taken.append(slice(p.start, p.stop if p.stop >= 0 else None, p.step) if p else slice(0))
         if j is not None:
             dropped += [axis] * (o.shrink_axis_mask >> j & 1)
-    return (np.squeeze(x[tuple(taken)], tuple(dropped)),)
+    return np.squeeze(x[tuple(taken)], tuple(dropped))
 
 
 def _dimensions(o: StridedSliceOptions, shape: Shape, n: int) -> list[tuple[int, int | None]]:
@@ -165,9 +157,7 @@ def _resized(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def split(
-    o: SplitOptions, _inputs: Specs, _outputs: Specs, axis: Array, x: Array
-) -> tuple[Array, ...]:
+def split(o: SplitOptions, axis: Array, x: Array) -> tuple[Array, ...]:
     at = resolved_axis(ints(axis)[0], x.ndim, "SPLIT")
     return _cut(x, [_even(o, x.shape[at])] * o.num_splits, at)
 
@@ -185,9 +175,7 @@ def split_v_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return tuple(_resized(x.shape, at, n) for n in _parts(values[0], x.shape[at]))
 
 
-def split_v(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, sizes: Array, axis: Array
-) -> tuple[Array, ...]:
+def split_v(_o: Options, x: Array, sizes: Array, axis: Array) -> tuple[Array, ...]:
     """One size may be -1, the rest."""
     at = resolved_axis(ints(axis)[0], x.ndim, "SPLIT_V")
     return _cut(x, _parts(ints(sizes), x.shape[at]), at)
@@ -226,9 +214,7 @@ def settled_update(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return (None if inputs[0].is_dynamic else inputs[0].shape,)
 
 
-def dynamic_update_slice(
-    _o: Options, _inputs: Specs, _outputs: Specs, x: Array, update: Array, start: Array
-) -> tuple[Array]:
+def dynamic_update_slice(_o: Options, x: Array, update: Array, start: Array) -> Array:
     """A start is clamped so that the update fits."""
     if any(n > end for n, end in zip(update.shape, x.shape, strict=True)):
         raise ValueError(f"DYNAMIC_UPDATE_SLICE: {update.shape} does not fit into {x.shape}")
@@ -236,14 +222,16 @@ def dynamic_update_slice(
     first = [min(max(i, 0), end - n) for i, end, n in room]
     y = x.copy()
     y[tuple(slice(i, i + n) for i, n in zip(first, update.shape, strict=True))] = update
-    return (y,)
+    return y
 
 
 KERNELS = {
-    "SLICE": Kernel(slice_, slice_shape),
-    "STRIDED_SLICE": Kernel(strided_slice, strided_slice_shape),
-    "SPLIT": Kernel(split, split_shape),
-    "SPLIT_V": Kernel(split_v, split_v_shape),
+    "SLICE": Kernel(without_specs(slice_), slice_shape),
+    "STRIDED_SLICE": Kernel(without_specs(strided_slice), strided_slice_shape),
+    "SPLIT": Kernel(without_specs(split), split_shape),
+    "SPLIT_V": Kernel(without_specs(split_v), split_v_shape),
     "UNPACK": Kernel(unpack, unpack_shape),
-    "DYNAMIC_UPDATE_SLICE": Kernel(dynamic_update_slice, same_shape, settled=settled_update),
+    "DYNAMIC_UPDATE_SLICE": Kernel(
+        without_specs(dynamic_update_slice), same_shape, settled=settled_update
+    ),
 }

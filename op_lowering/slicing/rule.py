@@ -299,11 +299,7 @@ def _why_not_unpack(op: Op[UnpackOptions]) -> str | None:
 
 def _lower_unpack(op: Op[UnpackOptions]) -> Function:
     axis, n = op.options.axis, len(op.outputs)
-
-    def unpack(x: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(n))
-
-    return unpack
+    return lambda x: tuple(lax.index_in_dim(x, i, axis, keepdims=False) for i in range(n))
 
 
 def _why_not_dynamic_update_slice(op: Op[Options]) -> str | None:

@@ -61,11 +61,7 @@ def _lower_reshape(op: Op[NoOptions]) -> Function:
 def _lower_broadcast(op: Op[StablehloBroadcastInDimOptions]) -> Function:
     dims, shape = op.options.broadcast_dimensions, op.outputs[0].shape
     order = sorted(range(len(dims)), key=lambda i: dims[i])  # lax requires ascending dimensions
-
-    def broadcast_in_dim(x: jax.Array) -> tuple[jax.Array]:
-        return (lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(dims)),)
-
-    return broadcast_in_dim
+    return lambda x: (lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(dims)),)
 
 
 def _lower_transpose(op: Op[StablehloTransposeOptions]) -> Function:

@@ -204,11 +204,7 @@ _Pair = Callable[[jax.Array, jax.Array], jax.Array]
 
 def _logical(function: _Pair) -> _Pair:
     """A function of truth values; the result is 0 or 1 in the values' dtype."""
-
-    def run(x: jax.Array, y: jax.Array) -> jax.Array:
-        return function(x != jnp.zeros_like(x), y != jnp.zeros_like(y)).astype(x.dtype)
-
-    return run
+    return lambda x, y: function(x != jnp.zeros_like(x), y != jnp.zeros_like(y)).astype(x.dtype)
 
 
 _Function = ReduceWindowFunction

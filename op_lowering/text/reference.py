@@ -7,7 +7,7 @@ import numpy as np
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.op_lowering.text.options import SkipGramOptions
-from jaxdelegate.reference.kernel import Array, Kernel
+from jaxdelegate.reference.kernel import Array, Kernel, without_specs
 
 _SPACES = b" \t\n\v\f\r"  # isspace in the C locale
 
@@ -16,7 +16,7 @@ def skip_gram_shape(_o: Options, _inputs: Specs) -> tuple[Shape | None, ...]:
     return (None,)
 
 
-def skip_gram(o: SkipGramOptions, _inputs: Specs, _outputs: Specs, x: Array) -> tuple[Array]:
+def skip_gram(o: SkipGramOptions, x: Array) -> Array:
     """Sequences of the first string's words, with at most `max_skip_size` skipped between two."""
     if x.size == 0:
         raise ValueError("SKIP_GRAM: expected a string, got an empty tensor")
@@ -26,7 +26,7 @@ def skip_gram(o: SkipGramOptions, _inputs: Specs, _outputs: Specs, x: Array) -> 
         for first in range(len(words)):
             chosen = _grams(o, (first,), len(words))
             grams += (b" ".join(words[i] for i in positions) for positions in chosen)
-    return (np.array([*grams, None], object)[:-1],)
+    return np.array([*grams, None], object)[:-1]
 
 
 def _words(text: bytes) -> list[bytes]:
@@ -53,4 +53,4 @@ def _grams(o: SkipGramOptions, chosen: tuple[int, ...], n: int) -> Iterator[tupl
         yield chosen
 
 
-KERNELS = {"SKIP_GRAM": Kernel(skip_gram, skip_gram_shape)}
+KERNELS = {"SKIP_GRAM": Kernel(without_specs(skip_gram), skip_gram_shape)}
