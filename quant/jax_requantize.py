@@ -7,14 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.quant import jax_fixed_point as fixed
 from jaxdelegate.quant.jax_affine import round_half_away
-from jaxdelegate.quant.jax_fixed_point import (
-    Integers,
-    multiply_by_quantized_multiplier,
-    multiply_by_quantized_multiplier_64,
-    unsigned_high_mul,
-    wide,
-)
 from jaxdelegate.quant.params import Quantization, along_axis, integer_range, tensor_zero_point
 from jaxdelegate.quant.requantize import rescale_multiplier
 from jaxdelegate.quant.short_forms import short_product
@@ -23,11 +17,11 @@ _INT32 = np.dtype(np.int32)
 _LEAST_RIGHT = 13  # a shift that leaves products of at least 2**16 with more than 16 bits
 
 
-def clamp(x: Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
+def clamp(x: fixed.Integers, low: int, high: int, dtype: np.dtype) -> jax.Array:
     whole = np.iinfo(np.int32)
     if isinstance(x, jax.Array) and x.dtype == _INT32 and whole.min <= low and high <= whole.max:
         return lax.clamp(np.int32(low), x, np.int32(high)).astype(dtype)
-    return lax.clamp(np.int64(low), wide(x), np.int64(high)).astype(dtype)
+    return lax.clamp(np.int64(low), fixed.wide(x), np.int64(high)).astype(dtype)
 
 
 def add_and_clamp(x: jax.Array, zero_point: int, low: int, high: int, dtype: np.dtype) -> jax.Array:
@@ -54,7 +48,9 @@ def rescale_steps(steps: jax.Array, multiplier: int, shift: int, dtype: np.dtype
     """multiply_by_quantized_multiplier of differences of a dtype's integers and a zero point."""
     form = short_product(multiplier, shift) if dtype.itemsize == 1 else None
     scaled: jax.Array = (
-        multiply_by_quantized_multiplier(steps, multiplier, shift) if form is None else form(steps)
+        fixed.multiply_by_quantized_multiplier(steps, multiplier, shift)
+        if form is None
+        else form(steps)
     )
     return scaled
 
@@ -68,9 +64,9 @@ def requantize_accumulator(
     dtype: np.dtype,
 ) -> jax.Array:
     multiply = (
-        multiply_by_quantized_multiplier_64
+        fixed.multiply_by_quantized_multiplier_64
         if accumulator.dtype == np.int64
-        else multiply_by_quantized_multiplier
+        else fixed.multiply_by_quantized_multiplier
     )
     rank = accumulator.ndim
     scaled = multiply(accumulator, _for_last_axis(multiplier, rank), _for_last_axis(shift, rank))
@@ -103,7 +99,7 @@ def _by_real_in_float64(
     bounds: tuple[int, int],
     dtype: np.dtype,
 ) -> jax.Array:
-    steps = round_half_away(wide(accumulator).astype(np.float64) * jnp.asarray(scale))
+    steps = round_half_away(fixed.wide(accumulator).astype(np.float64) * jnp.asarray(scale))
     low, high = map(np.float64, bounds)
     return lax.clamp(low, steps + zero_point, high).astype(dtype)
 
@@ -126,8 +122,8 @@ def times_real_in_halves(x: jax.Array, scale: np.ndarray) -> jax.Array:
     magnitude = jnp.abs(x).astype(np.uint32)
     zeros = lax.clz(magnitude)
     u = magnitude << zeros
-    upper, carried = unsigned_high_mul(u, high), u * high
-    middle = carried + unsigned_high_mul(u, low)
+    upper, carried = fixed.unsigned_high_mul(u, high), u * high
+    middle = carried + fixed.unsigned_high_mul(u, low)
     upper = upper + (middle < carried).astype(np.uint32)
     half_of_last = jnp.where(upper >> 31 == 1, np.uint32(1 << 10), np.uint32(1 << 9))
     upper = upper + (middle + half_of_last < middle).astype(np.uint32)

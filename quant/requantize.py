@@ -4,14 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxdelegate.quant import fixed_point as fixed
 from jaxdelegate.quant.affine import round_half_away
-from jaxdelegate.quant.fixed_point import (
-    Integers,
-    multiply_by_quantized_multiplier,
-    multiply_by_quantized_multiplier_64,
-    wide,
-    wrap,
-)
 from jaxdelegate.quant.multiplier import quantize_multiplier, quantize_multipliers
 from jaxdelegate.quant.params import (
     Quantization,
@@ -101,8 +95,10 @@ def _quotient(x: Any, y: Any) -> Any:
 # ---- Data
 
 
-def clamp(x: Integers, low: Integers, high: Integers, dtype: np.dtype) -> np.ndarray:
-    return np.asarray(np.minimum(np.maximum(wide(x), low), high), dtype)
+def clamp(
+    x: fixed.Integers, low: fixed.Integers, high: fixed.Integers, dtype: np.dtype
+) -> np.ndarray:
+    return np.asarray(np.minimum(np.maximum(fixed.wide(x), low), high), dtype)
 
 
 def add_bias(accumulator: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
@@ -113,7 +109,7 @@ def add_bias(accumulator: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """
     if bias is None:
         return accumulator
-    return wrap(wide(accumulator) + wide(bias), accumulator.dtype)
+    return fixed.wrap(fixed.wide(accumulator) + fixed.wide(bias), accumulator.dtype)
 
 
 def requantize(
@@ -126,7 +122,7 @@ def requantize(
     wrap around.
     """
     multiplier, shift = rescale_multiplier(source, target)
-    steps = wrap(wide(q) - tensor_zero_point(source), _INT32)
+    steps = fixed.wrap(fixed.wide(q) - tensor_zero_point(source), _INT32)
     low, high = integer_range(dtype)
     return requantize_accumulator(
         steps, multiplier, shift, tensor_zero_point(target), (low, high), dtype
@@ -135,8 +131,8 @@ def requantize(
 
 def requantize_accumulator(
     accumulator: np.ndarray,
-    multiplier: Integers,
-    shift: Integers,
+    multiplier: fixed.Integers,
+    shift: fixed.Integers,
     zero_point: int,
     bounds: tuple[int, int],
     dtype: np.dtype,
@@ -148,12 +144,12 @@ def requantize_accumulator(
     activation (params.activation_range).
     """
     multiply = (
-        multiply_by_quantized_multiplier_64
+        fixed.multiply_by_quantized_multiplier_64
         if accumulator.dtype == np.int64
-        else multiply_by_quantized_multiplier
+        else fixed.multiply_by_quantized_multiplier
     )
-    scaled = wide(multiply(accumulator, multiplier, shift)) + zero_point
-    return clamp(wrap(scaled, _INT32), *bounds, dtype)
+    scaled = fixed.wide(multiply(accumulator, multiplier, shift)) + zero_point
+    return clamp(fixed.wrap(scaled, _INT32), *bounds, dtype)
 
 
 @np.errstate(invalid="ignore")  # a scale of NaN

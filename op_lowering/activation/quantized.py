@@ -21,14 +21,8 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.records.record import Options
 from jaxdelegate.op_lowering.rule import Op
 from jaxdelegate.op_lowering.spec import TensorSpec
+from jaxdelegate.quant import jax_fixed_point as fixed
 from jaxdelegate.quant import lookup
-from jaxdelegate.quant.jax_fixed_point import (
-    multiply_by_quantized_multiplier,
-    rounding_divide_by_pot,
-    saturating_doubling_high_mul,
-    saturating_left_shift,
-    wrap,
-)
 from jaxdelegate.quant.jax_fixed_point import saturating_rounding_doubling_high_mul as mul
 from jaxdelegate.quant.jax_requantize import clamp, rescale_steps
 from jaxdelegate.quant.lookup import int16_input_multiplier, logistic_int16, tanh_int16
@@ -73,7 +67,7 @@ def _prelu(op: Op[Options]) -> Elementwise:
     pair = float32_product_multiplier(*map(quantization_of, (x, alpha, y)))
 
     def negative(steps: jax.Array, slope: jax.Array) -> jax.Array:
-        return multiply_by_quantized_multiplier(steps * steps_of(slope, alpha), *pair)
+        return fixed.multiply_by_quantized_multiplier(steps * steps_of(slope, alpha), *pair)
 
     return _by_sign(x, y, identity, negative)
 
@@ -107,13 +101,13 @@ def _hard_swish(op: Op[Options]) -> Elementwise:
 
     def function(a: jax.Array) -> jax.Array:
         fine = (steps_of(a, x) << 7).astype(np.int16)
-        gate = mul(saturating_left_shift(fine, max(gate_shift - 1, 0)), to_gate)
-        gate = saturating_left_shift(gate, min(max(gate_shift, 0), 1))
-        gate = rounding_divide_by_pot(gate, max(-gate_shift, 0))
+        gate = mul(fixed.saturating_left_shift(fine, max(gate_shift - 1, 0)), to_gate)
+        gate = fixed.saturating_left_shift(gate, min(max(gate_shift, 0), 1))
+        gate = fixed.rounding_divide_by_pot(gate, max(-gate_shift, 0))
         gate = ((gate.astype(np.int32) + (1 << 15)) >> 1).astype(np.int16)  # Q0, in [0, 1]
-        product = saturating_doubling_high_mul(gate, mul(fine, to_output))
-        scaled = rounding_divide_by_pot(product, -output_shift).astype(np.int32)
-        return clamp(wrap(scaled + zero_point_of(y), INT16), *bounds, y.dtype)
+        product = fixed.saturating_doubling_high_mul(gate, mul(fine, to_output))
+        scaled = fixed.rounding_divide_by_pot(product, -output_shift).astype(np.int32)
+        return clamp(fixed.wrap(scaled + zero_point_of(y), INT16), *bounds, y.dtype)
 
     return function
 

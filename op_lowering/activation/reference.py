@@ -9,14 +9,8 @@ from jaxdelegate.op_lowering.activation.options import GeluOptions, LeakyReluOpt
 from jaxdelegate.op_lowering.elementwise.reference_quantized import clamped, tabulated
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+from jaxdelegate.quant import fixed_point as fixed
 from jaxdelegate.quant import lookup
-from jaxdelegate.quant.fixed_point import (
-    multiply_by_quantized_multiplier,
-    rounding_divide_by_pot,
-    saturating_doubling_high_mul,
-    saturating_left_shift,
-    saturating_rounding_doubling_high_mul,
-)
 from jaxdelegate.quant.multiplier import checked_log2, downscale_multiplier, quantize_multiplier
 from jaxdelegate.reference.kernel import Array, Kernel, Run, same_shape
 from jaxdelegate.reference.pointwise import by_scale, by_table, elementwise, with_options
@@ -38,7 +32,7 @@ def _relu(name: str, lower: Act, upper: Act) -> Run:
         (y,) = outputs
         require_symmetric(name, *inputs, y)
         pair = quantize_multiplier(float(scale_of(inputs[0]) / scale_of(y)))
-        steps = multiply_by_quantized_multiplier(steps_of(x, inputs[0]), *pair)
+        steps = fixed.multiply_by_quantized_multiplier(steps_of(x, inputs[0]), *pair)
         (low, _), (_, high) = range_of(y, lower), range_of(y, upper)
         (q,) = clamped(steps, y)
         return (np.clip(q, low, high).astype(y.dtype),)
@@ -59,8 +53,8 @@ def leaky_relu(o: LeakyReluOptions, inputs: Specs, outputs: Specs, x: Array) -> 
     kept = quantize_multiplier(float(source / target))
     multiplier, shift = quantize_multiplier(float(source * np.float32(o.alpha) / target))
     steps = steps_of(x, inputs[0])
-    positive = multiply_by_quantized_multiplier(steps, *kept)
-    negative = multiply_by_quantized_multiplier(steps, abs(multiplier), shift)
+    positive = fixed.multiply_by_quantized_multiplier(steps, *kept)
+    negative = fixed.multiply_by_quantized_multiplier(steps, abs(multiplier), shift)
     negative = -negative if multiplier < 0 else negative
     return clamped(np.where(steps >= 0, positive, negative), outputs[0])
 
@@ -70,9 +64,11 @@ def prelu(_o: object, inputs: Specs, outputs: Specs, x: Array, alpha: Array) -> 
     of_x, of_alpha, of_y = scale_of(inputs[0]), scale_of(inputs[1]), scale_of(outputs[0])
     steps = steps_of(x, inputs[0])
     product = steps * steps_of(alpha, inputs[1])
-    positive = multiply_by_quantized_multiplier(steps, *quantize_multiplier(float(of_x / of_y)))
+    positive = fixed.multiply_by_quantized_multiplier(
+        steps, *quantize_multiplier(float(of_x / of_y))
+    )
     pair = quantize_multiplier(float(of_x * of_alpha / of_y))
-    negative = multiply_by_quantized_multiplier(product, *pair)
+    negative = fixed.multiply_by_quantized_multiplier(product, *pair)
     return clamped(np.where(steps >= 0, positive, negative), outputs[0])
 
 
@@ -91,22 +87,22 @@ def hard_swish(_o: object, inputs: Specs, outputs: Specs, x: Array) -> tuple[Arr
         raise ValueError(f"the output's scale {scale_of(outputs[0])} is too small")
 
     hires = (steps_of(x, inputs[0]) * 128).astype(np.int16)
-    on_output_scale = saturating_rounding_doubling_high_mul(
+    on_output_scale = fixed.saturating_rounding_doubling_high_mul(
         hires, downscale_multiplier(output_multiplier)
     )
     reluish = hires
     if reluish_exponent > 0:
-        reluish = saturating_left_shift(reluish, reluish_exponent - 1)
-    reluish = saturating_rounding_doubling_high_mul(
+        reluish = fixed.saturating_left_shift(reluish, reluish_exponent - 1)
+    reluish = fixed.saturating_rounding_doubling_high_mul(
         reluish, downscale_multiplier(reluish_multiplier)
     )
     if reluish_exponent > 0:
-        reluish = saturating_left_shift(reluish, 1)
+        reluish = fixed.saturating_left_shift(reluish, 1)
     if reluish_exponent < 0:
-        reluish = rounding_divide_by_pot(reluish, -reluish_exponent)
+        reluish = fixed.rounding_divide_by_pot(reluish, -reluish_exponent)
     gate = ((reluish.astype(np.int32) + 32768) >> 1).astype(np.int16)  # [-1, 1] -> [0, 1]
-    y = rounding_divide_by_pot(
-        saturating_doubling_high_mul(gate, on_output_scale), -output_exponent
+    y = fixed.rounding_divide_by_pot(
+        fixed.saturating_doubling_high_mul(gate, on_output_scale), -output_exponent
     )
     zero_point = np.int16(zero_point_of(outputs[0]))
     with_zero_point = (y.astype(np.int32) + zero_point).astype(np.int16)  # wraps around

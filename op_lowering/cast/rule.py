@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxdelegate.op_lowering.cast.options import CastOptions, FakeQuantOptions
+from jaxdelegate.op_lowering.common import quantization
 from jaxdelegate.op_lowering.common.derivatives import straight_through, underivable
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
@@ -20,13 +21,6 @@ from jaxdelegate.op_lowering.common.pointwise import (
     Dtypes,
     why_not_count,
     why_not_stored,
-)
-from jaxdelegate.op_lowering.common.quantization import (
-    quantization_of,
-    why_not_one_scale,
-    why_not_raised,
-    why_not_scales,
-    why_not_symmetric,
 )
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.record import NoOptions
@@ -121,7 +115,7 @@ def _why_not_scale(context: LoweringContext, spec: TensorSpec, dtypes: Dtypes) -
     return first_reason(
         None if context.enable_quant else "it is quantized, and the option enable_quant is off",
         why_not_stored(spec, dtypes),
-        why_not_scales(spec),
+        quantization.why_not_scales(spec),
     )
 
 
@@ -160,24 +154,24 @@ def _why_not_quantize(op: Op[NoOptions]) -> str | None:
 def _why_not_requantize(x: TensorSpec, y: TensorSpec) -> str | None:
     if y.dtype not in _REQUANTIZED.get(x.dtype, ()):
         return f"LiteRT has no kernel that requantizes {x.dtype} to {y.dtype}"
-    reason = why_not_one_scale(x) or why_not_one_scale(y)
+    reason = quantization.why_not_one_scale(x) or quantization.why_not_one_scale(y)
     if reason is None and x.dtype == y.dtype:
-        reason = why_not_symmetric(x) or why_not_symmetric(y)
-    return reason or why_not_raised(
-        lambda: rescale_multiplier(quantization_of(x), quantization_of(y))
+        reason = quantization.why_not_symmetric(x) or quantization.why_not_symmetric(y)
+    return reason or quantization.why_not_raised(
+        lambda: rescale_multiplier(quantization.quantization_of(x), quantization.quantization_of(y))
     )
 
 
 def _lower_quantize(op: Op[NoOptions]) -> Function:
     x, y = op.inputs[0], op.outputs[0]
-    target, dtype = quantization_of(y), y.dtype
+    target, dtype = quantization.quantization_of(y), y.dtype
     if x.dtype not in INTEGERS:
         quantize = underivable(
             lambda reals: jax_affine.quantize(reals, target, dtype),
             f"QUANTIZE makes {y.name!r} {dtype}",
         )
         return lambda reals: (quantize(jnp.asarray(reals)),)
-    source = quantization_of(x)
+    source = quantization.quantization_of(x)
     return lambda q: (requantize(jnp.asarray(q), source, target, dtype),)
 
 

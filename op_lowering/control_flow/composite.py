@@ -7,7 +7,7 @@ from jaxdelegate.op_lowering.control_flow.options import StableHLOCompositeOptio
 from jaxdelegate.op_lowering.control_flow.rule import calling
 from jaxdelegate.op_lowering.fused.attention import by_cudnn, is_by_cudnn, is_mask_shape
 from jaxdelegate.op_lowering.records.custom import FlexbufferOptions
-from jaxdelegate.op_lowering.rule import Function, Op, optional, table
+from jaxdelegate.op_lowering.rule import Function, Op, OpRule, optional, table
 
 _ATTENTION = "odml.scaled_dot_product_attention"
 
@@ -20,7 +20,9 @@ class AttentionAttributes(FlexbufferOptions):
     logit_cap: float = 0.0
 
 
-_decomposition = calling("STABLEHLO_COMPOSITE", lambda o: o.decomposition_subgraph_index)
+_decomposition: OpRule[StableHLOCompositeOptions] = calling(
+    "STABLEHLO_COMPOSITE", lambda o: o.decomposition_subgraph_index
+)
 
 
 def _lower(op: Op[StableHLOCompositeOptions]) -> Function:

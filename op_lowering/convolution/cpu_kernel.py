@@ -12,14 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.kernels.library import (
-    DEPTHWISE,
-    LEAST_CHANNELS,
-    PANEL,
-    PRODUCT,
-    PRODUCT_BFLOAT16,
-    WINOGRAD,
-)
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.basics import LARGEST, Array, pad
 from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.quantized_products import Tensors
@@ -87,7 +80,7 @@ def _operand(context: LoweringContext, tensors: Tensors, c: Convolution | None) 
     policy, w, output_channels = context.precision, tensors.w, tensors.y.shape[-1]
     if policy.storage != FLOAT32:
         return None
-    if output_channels >= PANEL and _multiplies_reduced(context, c, tensors):
+    if output_channels >= library.PANEL and _multiplies_reduced(context, c, tensors):
         return policy.operand_dtype(w.dtype, w.const)
     if c is not None and not (c.groups == 1 and c.is_pointwise):
         return policy.convolved(w.dtype, w.const)
@@ -107,9 +100,9 @@ def _algorithms_of(c: Convolution) -> tuple[str, ...]:
         return ()
     if c.groups > 1:
         return (NATIVE,) if runs_by_channel(c) or runs_as_products(c) else ()
-    if not is_possible(c) or c.channels < LEAST_CHANNELS:
+    if not is_possible(c) or c.channels < library.LEAST_CHANNELS:
         return (NATIVE,)
-    pays = work(c) >= _LEAST_PRODUCTS and c.output_channels >= PANEL and has_few_filters(c)
+    pays = work(c) >= _LEAST_PRODUCTS and c.output_channels >= library.PANEL and has_few_filters(c)
     return (NATIVE_WINOGRAD, NATIVE) if pays else (NATIVE, NATIVE_WINOGRAD)
 
 
@@ -127,7 +120,7 @@ def runs_as_products(c: Convolution) -> bool:
 
 
 def runs_by_channel(c: Convolution) -> bool:
-    return c.is_depthwise and c.output_channels == c.channels >= LEAST_CHANNELS
+    return c.is_depthwise and c.output_channels == c.channels >= library.LEAST_CHANNELS
 
 
 def chosen(context: LoweringContext, tensors: Tensors, c: Convolution | None = None) -> str | None:
@@ -161,12 +154,12 @@ def convolution(
 def _kernel(name: str, c: Convolution) -> tuple[str, Prepare]:
     """The call's target, and its layout of a filter [H, W, I, O]."""
     if name == NATIVE_WINOGRAD:
-        return WINOGRAD, lambda w: panels(transformed(c, w))
+        return library.WINOGRAD, lambda w: panels(transformed(c, w))
     if name == NATIVE_BFLOAT16:
-        return PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.output_channels))
+        return library.PRODUCT_BFLOAT16, lambda w: pairs(w.reshape(-1, c.output_channels))
     if runs_by_channel(c):
-        return DEPTHWISE, lambda w: w.reshape(-1, c.output_channels)
-    return PRODUCT, lambda w: panels(matrices(w, c.groups // packed_groups(c)))
+        return library.DEPTHWISE, lambda w: w.reshape(-1, c.output_channels)
+    return library.PRODUCT, lambda w: panels(matrices(w, c.groups // packed_groups(c)))
 
 
 def fully_connected(
@@ -206,7 +199,7 @@ def _matrix_product(
     output_channels, depth = w.shape
     rows = math.prod(x.shape) // depth
     is_reduced = name == NATIVE_BFLOAT16
-    target, layout = (PRODUCT_BFLOAT16, pairs) if is_reduced else (PRODUCT, panels)
+    target, layout = (library.PRODUCT_BFLOAT16, pairs) if is_reduced else (library.PRODUCT, panels)
     fields = matrix_geometry(rows, depth, output_channels)
     product = call(target, fields, limits, (rows, output_channels), grid=grid)
     out = y.shape
@@ -223,15 +216,15 @@ def _matrix_product(
 def panels(w: Array) -> Array:
     """Matrices [..., K, N] -> [..., panels, depth, PANEL], padded with zeros."""
     *more, depth, output_channels = w.shape
-    filled = pad(w, [*[(0, 0)] * (len(more) + 1), (0, -output_channels % PANEL)])
-    return filled.reshape(*more, depth, -1, PANEL).swapaxes(-2, -3)
+    filled = pad(w, [*[(0, 0)] * (len(more) + 1), (0, -output_channels % library.PANEL)])
+    return filled.reshape(*more, depth, -1, library.PANEL).swapaxes(-2, -3)
 
 
 def pairs(w: Array) -> Array:
     """A matrix [K, N] -> bfloat16 [panels, depth / 2, PANEL, 2]; the depth is even."""
     depth = w.shape[0]
     laid_out = panels(w.astype(BFLOAT16))
-    return laid_out.reshape(-1, depth // 2, 2, PANEL).swapaxes(-2, -1)
+    return laid_out.reshape(-1, depth // 2, 2, library.PANEL).swapaxes(-2, -1)
 
 
 def matrices(w: Array, count: int) -> Array:
@@ -246,7 +239,7 @@ def packed_groups(c: Convolution, deep: int = 1) -> int:
     """
     output_channels = c.output_channels // c.groups
     fits = c.groups > 1 and output_channels in _SHARES and 0 < c.depth <= output_channels * deep
-    count = PANEL // output_channels if fits and c.depth % deep == 0 else 1
+    count = library.PANEL // output_channels if fits and c.depth % deep == 0 else 1
     # Each value is copied for every column of its group, and saves products of other panels.
     taps, steps = math.prod(w.size for w in c.windows), math.prod(w.stride for w in c.windows)
     pays = deep > 1 or (count - 1) * taps >= _LEAST_SAVED * steps

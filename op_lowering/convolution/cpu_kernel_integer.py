@@ -14,13 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.kernels.library import (
-    DEPTHWISE_INT8,
-    DEPTHWISE_INT16,
-    PANEL,
-    PRODUCT_INT8,
-    PRODUCT_INT16,
-)
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.basics import Array, pad
 from jaxdelegate.op_lowering.common.integer_products import moved, to_int8
 from jaxdelegate.op_lowering.common.native_call import native_call
@@ -65,8 +59,8 @@ class _Targets(NamedTuple):
     @classmethod
     def of(cls, tensors: Tensors) -> "_Targets":
         if tensors.x.dtype == INT16:
-            return cls(PRODUCT_INT16, DEPTHWISE_INT16, _PAIR)
-        return cls(PRODUCT_INT8, DEPTHWISE_INT8, QUAD)
+            return cls(library.PRODUCT_INT16, library.DEPTHWISE_INT16, _PAIR)
+        return cls(library.PRODUCT_INT8, library.DEPTHWISE_INT8, QUAD)
 
 
 def algorithms(
@@ -199,7 +193,7 @@ def _call(
 ) -> Callable[..., jax.Array]:
     # Bias and scales are padded to whole panels for each matrix.
     output_channels = out[-1] // matrices
-    more = -output_channels % PANEL if target == _Targets.of(tensors).product else 0
+    more = -output_channels % library.PANEL if target == _Targets.of(tensors).product else 0
     edges = [(0, 0), (0, more)]
     values: tuple[int, ...] = (zero_point_of(tensors.x), w_zero, end.zero_point, *end.bounds)
     if tensors.x.dtype == INT16:
@@ -237,7 +231,7 @@ def steps(w: Array, deep: int, count: int = 1) -> Array:
     rows = w.reshape(height, -1, output_channels)
     filled = pad(rows, [(0, 0), (0, -rows.shape[1] % deep), (0, 0)])
     laid_out = panels(matrices(filled.reshape(-1, output_channels), count))
-    return laid_out.reshape(*laid_out.shape[:2], -1, deep, PANEL).swapaxes(-2, -1)
+    return laid_out.reshape(*laid_out.shape[:2], -1, deep, library.PANEL).swapaxes(-2, -1)
 
 
 def pairs(w: Array, zero: int) -> Array:

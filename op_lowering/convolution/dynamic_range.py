@@ -12,14 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common import dynamic_range
 from jaxdelegate.op_lowering.common.basics import Array, pad
-from jaxdelegate.op_lowering.common.dynamic_range import (
-    DynamicRange,
-    filter_scales,
-    quantize_rows,
-    rescaled,
-    signed,
-)
 from jaxdelegate.op_lowering.common.packed_weights import WeightStorage
 from jaxdelegate.op_lowering.common.products import finish
 from jaxdelegate.op_lowering.common.quantized_products import INT4, INT8, UINT8, Tensors
@@ -30,19 +24,19 @@ from jaxdelegate.op_lowering.convolution.integer import IntegerConvolution, cons
 from jaxdelegate.op_lowering.records.record import Activated
 from jaxdelegate.op_lowering.rule import Function, Lowered, Op, Prepare
 
-CONV_2D = DynamicRange(frozenset([INT8, UINT8, INT4]), symmetric=True)
-DEPTHWISE_CONV_2D = TRANSPOSE_CONV = DynamicRange(frozenset([INT8]))
-NONE = DynamicRange()  # CONV_3D, CONV_3D_TRANSPOSE
+CONV_2D = dynamic_range.DynamicRange(frozenset([INT8, UINT8, INT4]), symmetric=True)
+DEPTHWISE_CONV_2D = TRANSPOSE_CONV = dynamic_range.DynamicRange(frozenset([INT8]))
+NONE = dynamic_range.DynamicRange()  # CONV_3D, CONV_3D_TRANSPOSE
 # Channels that one pass over the output adds: with 8 or 32 a CPU takes four times as long.
 _UNROLL = 16
 
 
 def lower(
-    op: Op[Activated], c: Convolution, spatial_io: Prepare, kernels: DynamicRange
+    op: Op[Activated], c: Convolution, spatial_io: Prepare, kernels: dynamic_range.DynamicRange
 ) -> Function:
     """Plain convolutions; `spatial_io` transposes the file's filter to [*spatial, I, O]."""
     context, tensors, activation = op.context, Tensors.of(op), op.options.fused_activation_function
-    scales = filter_scales(tensors.w, c.output_channels)
+    scales = dynamic_range.filter_scales(tensors.w, c.output_channels)
     storage = WeightStorage.of_convolution(tensors.w, c.output_channels, c.groups)
     # The symmetric kernel is for filters without groups whose scales are all the same.
     asymmetric = not kernels.symmetric or c.groups > 1 or bool((scales != scales[0]).any())
@@ -51,16 +45,18 @@ def lower(
         modes = {"asymmetric": asymmetric, "in_turn": in_turn}
         return cpu_kernel_dynamic_range.convolution(c, spatial_io, activation, tensors, **modes)
     convolve = IntegerConvolution.of(
-        context, c, INT8, 0, constant(tensors.w, lambda w: signed(spatial_io(w)))
+        context, c, INT8, 0, constant(tensors.w, lambda w: dynamic_range.signed(spatial_io(w)))
     )
 
     def convolution(x: jax.Array, w: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array]:
         q, scale, zero = _quantize_images(x, asymmetric=asymmetric)
-        y = rescaled(convolve(q, zero, storage.read(w)), scale, scales, in_turn=in_turn)
+        y = dynamic_range.rescaled(
+            convolve(q, zero, storage.read(w)), scale, scales, in_turn=in_turn
+        )
         return (finish(y, bias, activation, tensors.y.dtype),)
 
     def prepare(w: Array) -> Array:
-        return storage.prepare(convolve.prepare(signed(spatial_io(w))))
+        return storage.prepare(convolve.prepare(dynamic_range.signed(spatial_io(w))))
 
     return Lowered(convolution, {1: prepare}, (convolve.layout, storage))
 
@@ -69,7 +65,7 @@ def lower_transposed(
     options: Activated, spreads: Spreads, spatial_io: Prepare, tensors: Tensors
 ) -> Function:
     """Transposed convolutions; inputs are (output shape, filter, x, bias)."""
-    scales = filter_scales(tensors.w, tensors.y.shape[-1])
+    scales = dynamic_range.filter_scales(tensors.w, tensors.y.shape[-1])
     scales = np.tile(scales, math.prod(s.stride for s in spreads))
 
     def transposed(
@@ -127,7 +123,7 @@ def _add_in_order(
     def add(y: jax.Array, channel: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         pixels, weights = channel
         products = pixels[..., None] * jnp.expand_dims(weights, range(pixels.ndim))
-        return y + rescaled(products, *scales, in_turn=True), None
+        return y + dynamic_range.rescaled(products, *scales, in_turn=True), None
 
     y = jnp.zeros((len(steps), *reach, w.shape[-1]), np.float32)
     for turn in reversed(list(np.ndindex(*turns))):
@@ -140,7 +136,7 @@ def _add_in_order(
 
 def _quantize_images(x: jax.Array, *, asymmetric: bool) -> tuple[jax.Array, jax.Array, Any]:
     """int8 images, and a scale and a zero point for each, [N, 1, ..., 1]."""
-    q, scale, zero = quantize_rows(x.reshape(x.shape[0], -1), asymmetric=asymmetric)
+    q, scale, zero = dynamic_range.quantize_rows(x.reshape(x.shape[0], -1), asymmetric=asymmetric)
     each = (-1, *(1,) * (x.ndim - 1))
     zero = zero if isinstance(zero, int) else zero.reshape(each)
     return q.reshape(x.shape), scale.reshape(each), zero

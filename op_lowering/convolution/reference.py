@@ -19,18 +19,10 @@ from jaxdelegate.op_lowering.records.record import Activated
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
 from jaxdelegate.quant.params import channel_scales, tensor_zero_point
 from jaxdelegate.quant.requantize import convolution_multipliers, product_multiplier
+from jaxdelegate.reference import window
 from jaxdelegate.reference.kernel import Array, Kernel
 from jaxdelegate.reference.products import accumulated, centered, quantize_rows, requantized, signed
 from jaxdelegate.reference.quantization import quantization_of, require_symmetric
-from jaxdelegate.reference.window import (
-    clamp,
-    image_shape,
-    pad_before,
-    require_floats,
-    size_out,
-    sums_of,
-    windows,
-)
 
 # Adds, in place, the products of pixels [N, *in, I] and one tap of the filter, [O, I], to
 # [N, *in, O].
@@ -118,7 +110,7 @@ def _quantized(
 ) -> tuple[Array, Array, Array]:
     """The images as integers without zero point; their scales [N, 1, ..., 1]; the filters' [O]."""
     (x_spec, w_spec, *bias), x = run.inputs, run.x
-    require_floats(run.name, x_spec, *bias, *run.outputs)
+    window.require_floats(run.name, x_spec, *bias, *run.outputs)
     each = channel_scales(quantization_of(run.name, w_spec, *filters), run.outputs[0].shape[-1])
     rows = x.reshape(len(x), math.prod(x.shape[1:]))
     q, scale, zero = quantize_rows(rows, asymmetric=not symmetric)
@@ -129,7 +121,7 @@ def _quantized(
 def _finished(run: Run, y: Array) -> tuple[Array]:
     if run.b is not None:
         y = y + run.b.reshape(-1)
-    return (clamp(run.o.fused_activation_function, y).astype(run.outputs[0].dtype),)
+    return (window.clamp(run.o.fused_activation_function, y).astype(run.outputs[0].dtype),)
 
 
 # ---- the operators
@@ -263,11 +255,11 @@ def _conv_3d_sums(o: Conv3DOptions, x: Array, w: Array) -> Array:
 
 
 def _floats(run: Run, sums: Sums) -> tuple[Array]:
-    require_floats(run.name, *run.inputs, *run.outputs)
+    window.require_floats(run.name, *run.inputs, *run.outputs)
     # On some processors numpy's matrix products multiply infinity by the zeros that pad a vector,
     # and warn of results that are not used.
     with np.errstate(invalid="ignore"):
-        y = sums(sums_of(run.x), sums_of(run.w)).reshape(run.outputs[0].shape)
+        y = sums(window.sums_of(run.x), window.sums_of(run.w)).reshape(run.outputs[0].shape)
         return finish(y, run.b, run.o.fused_activation_function, run.outputs)
 
 
@@ -280,7 +272,7 @@ def _steps(o: _Conv) -> tuple[Shape, Shape]:
 
 def _places(o: _Conv, image: Shape, sizes: Shape) -> Shape:
     return tuple(
-        size_out(o.padding, n, size, stride, dilation)
+        window.size_out(o.padding, n, size, stride, dilation)
         for n, size, stride, dilation in zip(image, sizes, *_steps(o), strict=True)
     )
 
@@ -288,25 +280,25 @@ def _places(o: _Conv, image: Shape, sizes: Shape) -> Shape:
 def _taps(o: _Conv, x: Array, sizes: Shape) -> Any:
     (strides, dilations), out = _steps(o), _places(o, x.shape[1:-1], sizes)
     before = [
-        pad_before(o.padding, n, size, stride, n_out, dilation)
+        window.pad_before(o.padding, n, size, stride, n_out, dilation)
         for n, size, stride, n_out, dilation in zip(
             x.shape[1:-1], sizes, strides, out, dilations, strict=True
         )
     ]
-    return windows(x, out, before, sizes, strides, dilations)
+    return window.windows(x, out, before, sizes, strides, dilations)
 
 
 def finish(
     y: Array, b: Array | None, activation: ActivationFunctionType, outputs: Specs
 ) -> tuple[Array]:
     if b is not None:
-        y = y + sums_of(b).reshape(-1)
-    return (clamp(activation, y).astype(outputs[0].dtype),)
+        y = y + window.sums_of(b).reshape(-1)
+    return (window.clamp(activation, y).astype(outputs[0].dtype),)
 
 
 def _shapes(name: str, inputs: Specs, rank: int) -> tuple[Shape, Shape]:
-    x = image_shape(f"{name} input", inputs[0].shape, rank)
-    w = image_shape(f"{name} filter", inputs[1].shape, rank)
+    x = window.image_shape(f"{name} input", inputs[0].shape, rank)
+    w = window.image_shape(f"{name} filter", inputs[1].shape, rank)
     if min(*x[1:], *w) <= 0:
         raise ValueError(f"{name}: input {list(x)} or filter {list(w)} has an empty dimension")
     return x, w

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common import window
 from jaxdelegate.op_lowering.common.movement import integers
 from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, Arithmetic, nothing
 from jaxdelegate.op_lowering.common.signature import (
@@ -23,15 +24,6 @@ from jaxdelegate.op_lowering.common.signature import (
     FLOAT32,
     SAME,
     Input,
-)
-from jaxdelegate.op_lowering.common.window import (
-    Window,
-    Windows,
-    pad_windows,
-    read_tap,
-    taps,
-    why_not_fit,
-    why_not_windows,
 )
 from jaxdelegate.op_lowering.flex.images import RULES as IMAGES
 from jaxdelegate.op_lowering.flex.signature import rule
@@ -53,13 +45,13 @@ _MOST_TAPS = 1000  # for each there is an operation
 _LAYOUTS = {4: ("NHWC", "HWIO"), 5: ("NDHWC", "DHWIO")}
 
 
-def _windows(o: FlexOptions, x: Shape, sizes: Shape) -> Windows:
+def _windows(o: FlexOptions, x: Shape, sizes: Shape) -> window.Windows:
     """Over the dimensions between the first and the last."""
     padding = Padding.VALID if o.padding == "EXPLICIT" else Padding[o.padding]
     around = o.explicit_paddings if o.padding == "EXPLICIT" else (0,) * (2 * len(x))
     edges = list(zip(around[::2], around[1::2], strict=True))
     return tuple(
-        Window(x[i], size, o.strides[i], padding, o.dilations[i], edges[i])
+        window.Window(x[i], size, o.strides[i], padding, o.dilations[i], edges[i])
         for i, size in enumerate(sizes, 1)
     )
 
@@ -71,7 +63,7 @@ def _why_not_windows(o: FlexOptions, x: Shape, sizes: Shape) -> str | None:
     if o.padding == "EXPLICIT" and not min(edges) >= 0 == max(*edges[:2], *edges[-2:]):
         return f"the padding {o.padding!r} {list(edges)}"
     windows = _windows(o, x, sizes)
-    return why_not_windows(windows) or why_not_fit(windows)
+    return window.why_not_windows(windows) or window.why_not_fit(windows)
 
 
 # ---- ...BackpropInput: sizes, filter, gradient; ...BackpropFilter: x, sizes, gradient
@@ -149,7 +141,7 @@ def _why_not_max_pool(op: _Op) -> str | None:
 
 
 def _pool(
-    x: jax.Array, windows: Windows, first: np.ndarray, function: Callable[..., jax.Array]
+    x: jax.Array, windows: window.Windows, first: np.ndarray, function: Callable[..., jax.Array]
 ) -> jax.Array:
     sizes, strides = [1, *(w.size for w in windows), 1], [1, *(w.stride for w in windows), 1]
     pads = [(0, 0), *(w.pads for w in windows), (0, 0)]
@@ -179,8 +171,8 @@ def _lower_max_pool_3d(op: _Op) -> Function:
     windows = _windows(op.options, op.inputs[0].shape, op.options.ksize[1:-1])
 
     def read(x: jax.Array, around: float) -> list[jax.Array]:
-        padded = pad_windows(x, windows, around)
-        return [read_tap(padded, windows, tap) for tap in taps(windows)]
+        padded = window.pad_windows(x, windows, around)
+        return [window.read_tap(padded, windows, tap) for tap in window.taps(windows)]
 
     def gradient(x: jax.Array, y: jax.Array, dy: jax.Array) -> tuple[jax.Array]:
         parts = [jnp.where(values == y, dy, jnp.zeros_like(dy)) for values in read(x, -np.inf)]
@@ -218,7 +210,7 @@ def _lower_average_pool(op: _Op) -> Function:
     return gradient
 
 
-def _counts(w: Window) -> np.ndarray:
+def _counts(w: window.Window) -> np.ndarray:
     """How many values each window has."""
     first = np.arange(w.n_out) * w.stride - w.pads[0]
     return np.minimum(first + w.size, w.n_in) - np.maximum(first, 0)

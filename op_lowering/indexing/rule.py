@@ -22,13 +22,7 @@ from jaxdelegate.op_lowering.common.movement import (
 from jaxdelegate.op_lowering.common.pointwise import INTEGERS
 from jaxdelegate.op_lowering.common.products import nothing
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.indexing.options import (
-    GatherOptions,
-    OneHotOptions,
-    ReverseSequenceOptions,
-    SparseToDenseOptions,
-    UniqueOptions,
-)
+from jaxdelegate.op_lowering.indexing import options
 from jaxdelegate.op_lowering.layout.rule import lower_dequantizing_lookup, why_not_dequantized
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
@@ -43,7 +37,7 @@ from jaxdelegate.op_lowering.rule import (
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 
-def _why_not_gather(op: Op[GatherOptions]) -> str | None:
+def _why_not_gather(op: Op[options.GatherOptions]) -> str | None:
     x, positions = op.inputs[:2]
     reason = first_reason(
         why_not_moved(op.context, x, op.outputs[0]),
@@ -60,7 +54,7 @@ def _why_not_gather(op: Op[GatherOptions]) -> str | None:
     return _why_not_picked(x.shape[axis], op.outputs[0])
 
 
-def _batch_dims(op: Op[GatherOptions]) -> int:
+def _batch_dims(op: Op[options.GatherOptions]) -> int:
     n = op.options.batch_dims
     return n + len(op.inputs[1].shape) if n < 0 else n
 
@@ -69,7 +63,7 @@ def _why_not_picked(n: int, y: TensorSpec) -> str | None:
     return "there is nothing to gather from" if n == 0 < math.prod(y.shape) else None
 
 
-def _lower_gather(op: Op[GatherOptions]) -> Function:
+def _lower_gather(op: Op[options.GatherOptions]) -> Function:
     if math.prod(op.outputs[0].shape) == 0:  # jnp.take gives empty results a wrong shape
         return nothing(op.outputs)
     batch = _batch_dims(op)
@@ -136,7 +130,7 @@ def _lower_scatter_nd(op: Op[NoOptions]) -> Function:
     return scatter_nd
 
 
-def _why_not_sparse_to_dense(op: Op[SparseToDenseOptions]) -> str | None:
+def _why_not_sparse_to_dense(op: Op[options.SparseToDenseOptions]) -> str | None:
     indices, _shape, values, default = op.inputs[:4]
     return first_reason(
         why_not_moved(op.context, values, default, op.outputs[0]),
@@ -155,7 +149,7 @@ def _why_not_coordinates(indices: TensorSpec, values: TensorSpec, rank: int) -> 
     return None if fits else f"{list(shape)} indices do not place {list(values.shape)} values"
 
 
-def _lower_sparse_to_dense(op: Op[SparseToDenseOptions]) -> Function:
+def _lower_sparse_to_dense(op: Op[options.SparseToDenseOptions]) -> Function:
     """The last of several values for one element is kept, as in the kernel, on every platform."""
     shape = op.outputs[0].shape
     count = op.inputs[0].shape[0] if op.inputs[0].shape else 1
@@ -193,7 +187,7 @@ def _lower_embedding_lookup(op: Op[NoOptions]) -> Function:
     return lambda ids, table: (jnp.take(table, ids, axis=0, mode="clip"),)
 
 
-def _why_not_one_hot(op: Op[OneHotOptions]) -> str | None:
+def _why_not_one_hot(op: Op[options.OneHotOptions]) -> str | None:
     indices, _depth, on, off = op.inputs[:4]
     axis = op.options.axis
     single = math.prod(on.shape) == math.prod(off.shape) == 1
@@ -205,7 +199,7 @@ def _why_not_one_hot(op: Op[OneHotOptions]) -> str | None:
     )
 
 
-def _lower_one_hot(op: Op[OneHotOptions]) -> Function:
+def _lower_one_hot(op: Op[options.OneHotOptions]) -> Function:
     shape = op.outputs[0].shape
     axis = op.options.axis % len(shape)
 
@@ -220,7 +214,7 @@ def _lower_one_hot(op: Op[OneHotOptions]) -> Function:
     return one_hot
 
 
-def _why_not_reverse_sequence(op: Op[ReverseSequenceOptions]) -> str | None:
+def _why_not_reverse_sequence(op: Op[options.ReverseSequenceOptions]) -> str | None:
     x, lengths = op.inputs[:2]
     dims = (op.options.seq_dim, op.options.batch_dim)
     valid = len(set(dims)) == 2 and all(0 <= i < len(x.shape) for i in dims)
@@ -235,7 +229,7 @@ def _why_not_reverse_sequence(op: Op[ReverseSequenceOptions]) -> str | None:
     return None if lengths.shape == (n,) else f"{list(lengths.shape)} lengths for a batch of {n}"
 
 
-def _lower_reverse_sequence(op: Op[ReverseSequenceOptions]) -> Function:
+def _lower_reverse_sequence(op: Op[options.ReverseSequenceOptions]) -> Function:
     shape, seq, batch = op.inputs[0].shape, op.options.seq_dim, op.options.batch_dim
     if math.prod(shape) == 0:
         return nothing(op.outputs)
@@ -302,7 +296,7 @@ def _lower_where(op: Op[NoOptions]) -> Function:
     return lambda _condition: (jnp.asarray(coordinates),)
 
 
-def _why_not_unique(op: Op[UniqueOptions]) -> str | None:
+def _why_not_unique(op: Op[options.UniqueOptions]) -> str | None:
     x = op.inputs[0]
     return first_reason(
         why_not_const(x),
@@ -311,7 +305,7 @@ def _why_not_unique(op: Op[UniqueOptions]) -> str | None:
     )
 
 
-def _lower_unique(op: Op[UniqueOptions]) -> Function:
+def _lower_unique(op: Op[options.UniqueOptions]) -> Function:
     ranks: dict[object, int] = {}  # value -> its position among the values in order of appearance
     x = np.asarray(op.inputs[0].const).tolist()
     positions = np.asarray(

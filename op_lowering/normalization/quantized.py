@@ -26,14 +26,8 @@ from jaxdelegate.op_lowering.normalization.options import SoftmaxOptions
 from jaxdelegate.op_lowering.rule import first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.quant import fixed_math, fixed_point, jax_fixed_point, lookup, multiplier
+from jaxdelegate.quant import jax_fixed_point as fixed
 from jaxdelegate.quant.fixed_math import inverse_sqrt, log_at_least_one, reciprocal
-from jaxdelegate.quant.jax_fixed_point import (
-    count_leading_zeros,
-    multiply_by_quantized_multiplier,
-    rounding_divide_by_pot,
-    saturate,
-    saturating_rounding_doubling_high_mul,
-)
 from jaxdelegate.quant.jax_requantize import add_and_clamp, clamp
 from jaxdelegate.quant.lookup import lut_lookup
 from jaxdelegate.quant.params import integer_range
@@ -120,7 +114,7 @@ def _sum_exponentials(exponentials: np.ndarray, below: jax.Array) -> jax.Array:
     table = fixed_point.rescale(exponentials, 0, _SUM_BITS)
     most = int(table.max()) * below.shape[-1]
     total = np.int32 if most <= np.iinfo(np.int32).max else np.int64
-    return saturate(jnp.sum(_at(table, below), axis=-1, keepdims=True, dtype=total), _INT32)
+    return fixed.saturate(jnp.sum(_at(table, below), axis=-1, keepdims=True, dtype=total), _INT32)
 
 
 def _at(table: np.ndarray, below: jax.Array) -> jax.Array:
@@ -136,9 +130,9 @@ def _softmax_bytes(beta: float, x: TensorSpec, y: TensorSpec) -> _Integers:
         below = _below_largest(q)
         total = _sum_exponentials(exponentials, below)
         over_total, exponent = reciprocal(total, _SUM_BITS, jax_fixed_point)
-        product = saturating_rounding_doubling_high_mul(over_total, _at(exponentials, below))
+        product = fixed.saturating_rounding_doubling_high_mul(over_total, _at(exponentials, below))
         exponent = exponent + (31 - 8 * y.dtype.itemsize)
-        steps = rounding_divide_by_pot(product, jnp.minimum(exponent, 31))
+        steps = fixed.rounding_divide_by_pot(product, jnp.minimum(exponent, 31))
         # With sums of at least 512 no value reaches half a step; the reference kernel aborts there.
         steps = jnp.where(exponent > 31, jnp.zeros_like(steps), steps)
         return add_and_clamp(steps, low, low, high, y.dtype)
@@ -162,11 +156,11 @@ def _softmax_int16(beta: float, x: TensorSpec) -> _Integers:
     factor, shift = multiplier.quantize_multiplier(_int16_step(beta, x) / (10 / span))
 
     def softmax(q: jax.Array) -> jax.Array:
-        exponents = multiply_by_quantized_multiplier(-_below_largest(q), factor, shift)
+        exponents = fixed.multiply_by_quantized_multiplier(-_below_largest(q), factor, shift)
         positions = add_and_clamp(exponents, high, low, high, INT16)
         exps = lut_lookup(positions, exp, jnp).astype(np.int32)
         total = jnp.sum(exps, axis=-1, keepdims=True, dtype=np.int32)
-        zeros = count_leading_zeros(total)
+        zeros = fixed.count_leading_zeros(total)
         scaled = (total << (zeros - 1)).astype(np.uint32)
         fraction = (scaled + (1 << 13) >> 14).astype(np.int32)  # in [1, 2], 2**16 is 1
         position = clamp(fraction - (1 << 16) - (1 << 15), low, high, INT16)
@@ -212,10 +206,10 @@ def lower_log_softmax(x: TensorSpec, y: TensorSpec) -> _Integers:
         total = _sum_exponentials(exponentials, below)
         log_total = log_at_least_one(total, _SUM_BITS, _INPUT_BITS, jax_fixed_point)
         lowest = log_total + np.int32(-(2**31))  # the lowest result that Q5 can hold
-        reach = multiply_by_quantized_multiplier(lowest, inverse, inverse_shift)
+        reach = fixed.multiply_by_quantized_multiplier(lowest, inverse, inverse_shift)
         is_in_range = -below > jnp.maximum(reach, -radius - 1)
         y_q5 = _at(exponents, below) - log_total
-        steps = rounding_divide_by_pot(y_q5, 31 - _INPUT_BITS - _OUTPUT_BITS)
+        steps = fixed.rounding_divide_by_pot(y_q5, 31 - _INPUT_BITS - _OUTPUT_BITS)
         return jnp.where(
             is_in_range, add_and_clamp(steps, high, low, high, y.dtype), np.asarray(low, y.dtype)
         )
@@ -243,7 +237,7 @@ def lower_l2_normalization(x: TensorSpec, y: TensorSpec) -> _Integers:
         steps = q.astype(np.int32) - offset
         squares = jnp.sum(steps * steps, axis=-1, keepdims=True, dtype=np.int32)
         over_norm, shift = inverse_sqrt(squares, fixed=jax_fixed_point)
-        scaled = multiply_by_quantized_multiplier(steps * factor, over_norm, shift + more)
+        scaled = fixed.multiply_by_quantized_multiplier(steps * factor, over_norm, shift + more)
         return add_and_clamp(scaled, zero_point, *integer_range(y.dtype), y.dtype)
 
     return l2_normalization

@@ -11,19 +11,11 @@ from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import root
 from jaxdelegate.op_lowering.common.row_order import has_few_rows, largest, sum_in_order
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.normalization import cpu_kernel
+from jaxdelegate.op_lowering.normalization import cpu_kernel, quantized
 from jaxdelegate.op_lowering.normalization.options import (
     L2NormOptions,
     LocalResponseNormalizationOptions,
     SoftmaxOptions,
-)
-from jaxdelegate.op_lowering.normalization.quantized import (
-    lower_l2_normalization,
-    lower_log_softmax,
-    lower_softmax,
-    why_not_l2_normalization,
-    why_not_log_softmax,
-    why_not_softmax,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.record import NoOptions
@@ -61,7 +53,7 @@ def _shifted(x: jax.Array) -> jax.Array:
 def _why_not_softmax(op: Op[SoftmaxOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     if x.is_quantized:
-        return _why_not_scalar(x) or why_not_softmax(op.options, x, y)
+        return _why_not_scalar(x) or quantized.why_not_softmax(op.options, x, y)
     return _why_not_floats(x, y)
 
 
@@ -69,7 +61,7 @@ def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
     """Compute exp(beta (x - max)) / sum, kernels/internal/reference/softmax.h."""
     x, y, beta = op.inputs[0], op.outputs[0], op.options.beta
     if x.is_quantized:
-        return _integers(lower_softmax(op.options, x, y))
+        return _integers(quantized.lower_softmax(op.options, x, y))
     if cpu_kernel.takes(op.context, op.options, x):
         return cpu_kernel.softmax
     accumulator = op.context.precision.accumulator(x.dtype)
@@ -93,7 +85,7 @@ SOFTMAX = rule("SOFTMAX", 4, _why_not_softmax, _lower_softmax)
 def _why_not_log_softmax(op: Op[NoOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     if x.is_quantized:
-        return _why_not_scalar(x) or why_not_log_softmax(x, y)
+        return _why_not_scalar(x) or quantized.why_not_log_softmax(x, y)
     return _why_not_floats(x, y)
 
 
@@ -101,7 +93,7 @@ def _lower_log_softmax(op: Op[NoOptions]) -> Function:
     """Compute x - max - log(sum), kernels/internal/reference/log_softmax.h."""
     x, y = op.inputs[0], op.outputs[0]
     if x.is_quantized:
-        return _integers(lower_log_softmax(x, y))
+        return _integers(quantized.lower_log_softmax(x, y))
     accumulator = op.context.precision.accumulator(x.dtype)
 
     def log_softmax(x: jax.Array) -> tuple[jax.Array]:
@@ -119,7 +111,7 @@ def _why_not_l2(op: Op[L2NormOptions]) -> str | None:
     if activation is not ActivationFunctionType.NONE:
         return f"LiteRT normalizes without a fused activation, not with {activation.name}"
     if x.is_quantized:
-        return _why_not_scalar(x) or why_not_l2_normalization(x, y)
+        return _why_not_scalar(x) or quantized.why_not_l2_normalization(x, y)
     return _why_not_floats(x, y)
 
 
@@ -127,7 +119,7 @@ def _lower_l2(op: Op[L2NormOptions]) -> Function:
     """Compute x / max(sqrt(sum x^2), epsilon), kernels/internal/reference/l2normalization.h."""
     x, y = op.inputs[0], op.outputs[0]
     if x.is_quantized:
-        return _integers(lower_l2_normalization(x, y))
+        return _integers(quantized.lower_l2_normalization(x, y))
     accumulator = op.context.precision.accumulator(x.dtype)
 
     def l2_normalization(x: jax.Array) -> tuple[jax.Array]:

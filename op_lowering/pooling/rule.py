@@ -12,18 +12,11 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common import basics
+from jaxdelegate.op_lowering.common import basics, quantization
 from jaxdelegate.op_lowering.common.algorithms import chosen
 from jaxdelegate.op_lowering.common.basics import finite
 from jaxdelegate.op_lowering.common.derivatives import derived_as, root
 from jaxdelegate.op_lowering.common.products import PRODUCT_FLOATS, nothing, why_not_fused
-from jaxdelegate.op_lowering.common.quantization import (
-    quantization_of,
-    scale_of,
-    why_not_activation_range,
-    why_not_same,
-    zero_point_of,
-)
 from jaxdelegate.op_lowering.common.window import (
     Window,
     Windows,
@@ -71,15 +64,15 @@ def why_not_pooled(
     if not x.is_quantized:
         return why_not_dtype(x, dtypes) or why_not_result(y, x.dtype)
     return (
-        why_not_same(x, y, dtypes & _INTEGERS)
+        quantization.why_not_same(x, y, dtypes & _INTEGERS)
         or _why_not_one_scale(x, y)
-        or why_not_activation_range(activation, y)
+        or quantization.why_not_activation_range(activation, y)
     )
 
 
 def _why_not_one_scale(x: TensorSpec, y: TensorSpec) -> str | None:
-    apart = abs(scale_of(x) - scale_of(y))
-    if apart <= _SCALE_TOLERANCE and zero_point_of(x) == zero_point_of(y):
+    apart = abs(quantization.scale_of(x) - quantization.scale_of(y))
+    if apart <= _SCALE_TOLERANCE and quantization.zero_point_of(x) == quantization.zero_point_of(y):
         return None
     return f"{x.name!r} and {y.name!r} are quantized differently; pools do not requantize"
 
@@ -89,7 +82,7 @@ def fused_activation(
 ) -> Callable[[jax.Array], jax.Array]:
     if not y.is_quantized:
         return basics.fused_activation(activation)
-    low, high = activation_range(activation, quantization_of(y), y.dtype)
+    low, high = activation_range(activation, quantization.quantization_of(y), y.dtype)
     if (low, high) == integer_range(y.dtype):
         return lambda pooled: pooled
     return lambda pooled: basics.clamp(pooled, low, high)

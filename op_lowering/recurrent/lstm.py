@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdelegate.op_lowering.records.enums import LSTMKernelType
-from jaxdelegate.op_lowering.recurrent import quantized_lstm
+from jaxdelegate.op_lowering.recurrent import quantized_lstm, rnn
 from jaxdelegate.op_lowering.recurrent.dynamic_range import operands
 from jaxdelegate.op_lowering.recurrent.lstm_cell import (
     BACKWARD,
@@ -22,23 +22,6 @@ from jaxdelegate.op_lowering.recurrent.options import (
     BidirectionalSequenceLSTMOptions,
     LSTMOptions,
     UnidirectionalSequenceLSTMOptions,
-)
-from jaxdelegate.op_lowering.recurrent.rnn import (
-    along_rows,
-    as_steps,
-    both_directions,
-    from_steps,
-    is_time_major,
-    matmul,
-    results,
-    row_length,
-    why_not_aux,
-    why_not_counts,
-    why_not_floats,
-    why_not_operands,
-    why_not_rank,
-    why_not_shape,
-    why_not_states,
 )
 from jaxdelegate.op_lowering.rule import (
     Function,
@@ -59,14 +42,14 @@ _BASIC_HIDDEN, _BASIC_STATE = 1, 4  # the basic kernel's previous output and cel
 
 
 def _why_not_full(op: Op[LSTMOptions | UnidirectionalSequenceLSTMOptions]) -> str | None:
-    x, time_major = op.inputs[0], is_time_major(op.options)
+    x, time_major = op.inputs[0], rnn.is_time_major(op.options)
     if x.is_quantized:
         return quantized_lstm.why_not(op)
     reason = first_reason(
-        why_not_counts(op, _FULL_INPUTS, 1),
-        why_not_operands(op, weights_of(CELL, op.inputs)),
-        why_not_states(op, CELL.hidden, CELL.state),
-        why_not_rank(x, 2 if time_major is None else 3),
+        rnn.why_not_counts(op, _FULL_INPUTS, 1),
+        rnn.why_not_operands(op, weights_of(CELL, op.inputs)),
+        rnn.why_not_states(op, CELL.hidden, CELL.state),
+        rnn.why_not_rank(x, 2 if time_major is None else 3),
         why_not_parameters(op.options),
     )
     if reason:
@@ -80,10 +63,10 @@ def _lower_full(op: Op[LSTMOptions | UnidirectionalSequenceLSTMOptions]) -> Func
     prepared = operands(op)
 
     def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x = as_steps(arrays[0], op.options)
+        x = rnn.as_steps(arrays[0], op.options)
         y, h, c = sweep(op, read(CELL, prepared(arrays)), x)
-        y = from_steps(y, op.options)
-        return results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
+        y = rnn.from_steps(y, op.options)
+        return rnn.results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
     return lstm
 
@@ -92,18 +75,18 @@ def _why_not_bidirectional(op: Op[BidirectionalSequenceLSTMOptions]) -> str | No
     x, aux = op.inputs[0], optional(op.inputs, _AUX_INPUT)
     weights = weights_of(FORWARD, op.inputs) | weights_of(BACKWARD, op.inputs)
     reason = first_reason(
-        why_not_counts(op, _BIDIRECTIONAL_INPUTS, 1 if op.options.merge_outputs else 2),
-        why_not_operands(op, weights),
-        why_not_states(op, *range(FORWARD.hidden, BACKWARD.state + 1)),
-        why_not_rank(x, 3),
+        rnn.why_not_counts(op, _BIDIRECTIONAL_INPUTS, 1 if op.options.merge_outputs else 2),
+        rnn.why_not_operands(op, weights),
+        rnn.why_not_states(op, *range(FORWARD.hidden, BACKWARD.state + 1)),
+        rnn.why_not_rank(x, 3),
         why_not_parameters(op.options),
     )
     if reason:
         return reason
-    n_batch, n_aux = x.shape[int(op.options.time_major)], row_length(aux)
+    n_batch, n_aux = x.shape[int(op.options.time_major)], rnn.row_length(aux)
     cells = [read(at, op.inputs) for at in (FORWARD, BACKWARD)]
     return first_reason(
-        why_not_aux(x, aux, *(cell.forget.aux for cell in cells)),
+        rnn.why_not_aux(x, aux, *(cell.forget.aux for cell in cells)),
         *(why_not_cell(cell, n_batch, x.shape[2], n_aux) for cell in cells),
     )
 
@@ -116,16 +99,16 @@ def _lower_bidirectional(op: Op[BidirectionalSequenceLSTMOptions]) -> Function:
     has_weights, prepared = op.inputs[FORWARD.forget.aux] is not None, operands(op)
 
     def bidirectional_sequence_lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x, aux = (as_steps(arrays[i], op.options) for i in (0, _AUX_INPUT))
+        x, aux = (rnn.as_steps(arrays[i], op.options) for i in (0, _AUX_INPUT))
         instead = aux is not None and not has_weights
         shared = aux if has_weights else None
         there, back = (read(at, prepared(arrays)) for at in (FORWARD, BACKWARD))
         forward, *states = sweep(op, there, x, shared)
         backward, *states_back = sweep(op, back, aux if instead else x, shared, reverse=True)
-        ys = both_directions(forward, backward, merge=op.options.merge_outputs)
-        ys = tuple(from_steps(y, op.options) for y in ys)
+        ys = rnn.both_directions(forward, backward, merge=op.options.merge_outputs)
+        ys = tuple(rnn.from_steps(y, op.options) for y in ys)
         specs = op.inputs[FORWARD.hidden : BACKWARD.state + 1]
-        return results(op.outputs, ys, specs, (*states, *states_back))
+        return rnn.results(op.outputs, ys, specs, (*states, *states_back))
 
     return bidirectional_sequence_lstm
 
@@ -139,19 +122,19 @@ def _why_not_basic(op: Op[LSTMOptions]) -> str | None:
     reason = first_reason(
         quantized_lstm.why_not_basic(op)
         if quantized_lstm.is_basic(op.inputs)
-        else why_not_floats(op),
-        why_not_states(op, *_basic_states(op.inputs)),
-        why_not_rank(x, 2),
-        why_not_rank(state, 2),
+        else rnn.why_not_floats(op),
+        rnn.why_not_states(op, *_basic_states(op.inputs)),
+        rnn.why_not_rank(x, 2),
+        rnn.why_not_rank(state, 2),
     )
     if reason:
         return reason
     n_batch, n_cell = x.shape[0], state.shape[1]
     return first_reason(
-        why_not_shape(hidden, n_batch, n_cell),
-        why_not_shape(state, n_batch, n_cell),
-        why_not_shape(w, 4 * n_cell, x.shape[1] + n_cell),
-        why_not_shape(bias, 4 * n_cell),
+        rnn.why_not_shape(hidden, n_batch, n_cell),
+        rnn.why_not_shape(state, n_batch, n_cell),
+        rnn.why_not_shape(w, 4 * n_cell, x.shape[1] + n_cell),
+        rnn.why_not_shape(bias, 4 * n_cell),
     )
 
 
@@ -172,7 +155,7 @@ def _lower_basic(op: Op[LSTMOptions]) -> Function:
         joined = jnp.concatenate([x, h], 1)
         totals, h, c = step(joined, w, bias, c)
         states = {_BASIC_HIDDEN: h, _BASIC_STATE: c}
-        return results(
+        return rnn.results(
             op.outputs,
             [h, c, joined, totals],
             [op.inputs[i] for i in positions],
@@ -186,8 +169,8 @@ def _basic_step(context: LoweringContext) -> Callable[..., tuple[jax.Array, ...]
     def step(
         joined: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array
     ) -> tuple[jax.Array, ...]:
-        totals = matmul(context, joined, w)
-        totals += along_rows(bias, totals)
+        totals = rnn.matmul(context, joined, w)
+        totals += rnn.along_rows(bias, totals)
         take, new, forget, output = jnp.split(totals, 4, 1)
         c = jax.nn.sigmoid(take) * jnp.tanh(new) + jax.nn.sigmoid(forget) * c.astype(totals.dtype)
         return totals, jax.nn.sigmoid(output) * jnp.tanh(c), c

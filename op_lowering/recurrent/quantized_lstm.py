@@ -16,6 +16,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.integer_products import Piece, matrix_product, moved, to_int8
 from jaxdelegate.op_lowering.common.quantization import why_not_raised, zero_point_of
+from jaxdelegate.op_lowering.recurrent import rnn
 from jaxdelegate.op_lowering.recurrent.lstm_cell import CELL, Cell, Gate, read, why_not_cell
 from jaxdelegate.op_lowering.recurrent.options import LSTMOptions, UnidirectionalSequenceLSTMOptions
 from jaxdelegate.op_lowering.recurrent.quantized import (
@@ -30,28 +31,10 @@ from jaxdelegate.op_lowering.recurrent.quantized import (
     why_not_scaled,
     why_not_scaled_symmetric,
 )
-from jaxdelegate.op_lowering.recurrent.rnn import (
-    as_steps,
-    from_steps,
-    is_time_major,
-    results,
-    why_not_counts,
-    why_not_rank,
-    why_not_states,
-)
 from jaxdelegate.op_lowering.rule import Function, Op, first_reason
 from jaxdelegate.op_lowering.spec import Specs, TensorSpec
 from jaxdelegate.quant import fixed_math, jax_fixed_point
-from jaxdelegate.quant.jax_fixed_point import (
-    multiply_by_quantized_multiplier,
-    rescale,
-    rounding_divide_by_pot,
-    saturate,
-    saturating_add,
-    saturating_rounding_doubling_high_mul,
-    wide,
-    wrap,
-)
+from jaxdelegate.quant import jax_fixed_point as fixed
 from jaxdelegate.quant.multiplier import checked_log2
 
 _Options = LSTMOptions | UnidirectionalSequenceLSTMOptions
@@ -66,11 +49,11 @@ _EXPONENTS = range(-15, -8)  # the cell state's scale: tanh takes 0 to 6 integer
 
 
 def why_not(op: Op[_Options]) -> str | None:
-    x, o, time_major = op.inputs[0], op.options, is_time_major(op.options)
+    x, o, time_major = op.inputs[0], op.options, rnn.is_time_major(op.options)
     reason = first_reason(
-        why_not_counts(op, (20, 24), 1),
-        why_not_states(op, CELL.hidden, CELL.state),
-        why_not_rank(x, 2 if time_major is None else 3),
+        rnn.why_not_counts(op, (20, 24), 1),
+        rnn.why_not_states(op, CELL.hidden, CELL.state),
+        rnn.why_not_rank(x, 2 if time_major is None else 3),
         None if min(o.cell_clip, o.proj_clip) >= 0 else "a clip is negative",
     )
     if reason:
@@ -99,7 +82,7 @@ def _why_not_tensors(cell: Cell[Any], x: TensorSpec, y: TensorSpec) -> str | Non
 def _why_not_gate(gate: Gate[Any]) -> str | None:
     return first_reason(
         why_not_scaled_symmetric(gate.weights, INT8),
-        why_not_rank(gate.recurrent, 2),
+        rnn.why_not_rank(gate.recurrent, 2),
         why_not_scaled_symmetric(gate.recurrent, INT8),
         why_not_scaled_symmetric(gate.peephole, INT16),
         why_not_scaled_symmetric(gate.norm, INT16),
@@ -226,11 +209,11 @@ def lower(op: Op[_Options]) -> Function:
     numbers = _numbers(op)
 
     def lstm(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        x = as_steps(arrays[0], op.options)
-        rows_at_once = 1 if is_time_major(op.options) is False else x.shape[1]
+        x = rnn.as_steps(arrays[0], op.options)
+        rows_at_once = 1 if rnn.is_time_major(op.options) is False else x.shape[1]
         y, h, c = _sweep(numbers, read(CELL, arrays), x, rows_at_once)
-        y = from_steps(y, op.options)
-        return results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
+        y = rnn.from_steps(y, op.options)
+        return rnn.results(op.outputs, [y], op.inputs[CELL.hidden : CELL.state + 1], [h, c])
 
     return lstm
 
@@ -257,7 +240,8 @@ def _sweep(
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         h, c = carry
         totals = [
-            saturate(wide(d) + r, INT16) for d, r in zip(driven_now, recurrence(h), strict=True)
+            fixed.saturate(fixed.wide(d) + r, INT16)
+            for d, r in zip(driven_now, recurrence(h), strict=True)
         ]
         c, shown = _new_state(numbers, finish, totals, c)
         h = output(c, shown)
@@ -272,7 +256,7 @@ def _driven(gate: Gate[Any], k: _GateNumbers, x: jax.Array, zero_point: int) -> 
     """The input's term in a gate, int16 [..., n_cell], with the bias if there is no layer norm."""
     share = -zero_point * jnp.sum(gate.weights, 1, dtype=INT32)
     share = share if gate.norm is not None else share + gate.bias
-    return saturate(k.x(integer_dot(x, gate.weights) + share[None, None]), INT16)
+    return fixed.saturate(k.x(integer_dot(x, gate.weights) + share[None, None]), INT16)
 
 
 def _recurrence(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array], list[jax.Array]]:
@@ -301,7 +285,7 @@ def _finished(
     gate: Gate[Any], k: _GateNumbers, peephole: jax.Array | None, total: jax.Array, c: jax.Array
 ) -> jax.Array:
     if peephole is not None and k.peephole is not None:
-        total = saturate(wide(total) + k.peephole(c.astype(INT32) * peephole), INT16)
+        total = fixed.saturate(fixed.wide(total) + k.peephole(c.astype(INT32) * peephole), INT16)
     if k.norm is None:
         return total
     return _normalized(total, gate, k.norm, k.least_variance)
@@ -310,16 +294,18 @@ def _finished(
 def _normalized(x: jax.Array, gate: Gate[Any], scaling: Scaling, least: int) -> jax.Array:
     """PortableApplyLayerNorm on int16 rows."""
     n = max(x.shape[1], 1)
-    x = wide(x)
+    x = fixed.wide(x)
     mean = _quotient(jnp.sum(x, 1, keepdims=True) * 1024, n)
     squares = jnp.sum(x * x, 1, keepdims=True)
     variance = _quotient(squares * ((1 << 20) // n) - mean * mean, 1 << 20)
     variance = jnp.where(variance < 1, least, variance)
-    inverse, shift = fixed_math.inverse_sqrt(wrap(variance, INT32), fixed=jax_fixed_point)
-    y = multiply_by_quantized_multiplier(wrap(1024 * x - mean, INT32), inverse, shift)
-    y = wide(y * gate.norm[None].astype(INT32) + gate.bias[None])  # int32 wraps as in the kernel
+    inverse, shift = fixed_math.inverse_sqrt(fixed.wrap(variance, INT32), fixed=jax_fixed_point)
+    y = fixed.multiply_by_quantized_multiplier(fixed.wrap(1024 * x - mean, INT32), inverse, shift)
+    y = fixed.wide(
+        y * gate.norm[None].astype(INT32) + gate.bias[None]
+    )  # int32 wraps as in the kernel
     y = _quotient(jnp.where(y > 0, y + 512, y - 512), 1024)
-    return saturate(scaling(wrap(y, INT32)), INT16)
+    return fixed.saturate(scaling(fixed.wrap(y, INT32)), INT16)
 
 
 def _quotient(x: jax.Array, y: int) -> jax.Array:
@@ -339,7 +325,9 @@ def _new_state(
     keep = _activated(sigmoid, *forget, c)
     take = _activated(sigmoid, *update[0], c) if update else 32767 - keep
     kept = _times(keep, c, 15)
-    c_new = saturating_add(kept, _times(take, _activated(tanh, *new, c), 30 + numbers.exponent))
+    c_new = fixed.saturating_add(
+        kept, _times(take, _activated(tanh, *new, c), 30 + numbers.exponent)
+    )
     if numbers.state_clip:
         c_new = jnp.clip(c_new, -numbers.state_clip, numbers.state_clip)
     return c_new, _activated(sigmoid, *output, c_new)
@@ -377,10 +365,10 @@ def _output(numbers: _Numbers, cell: Cell[Any]) -> Callable[[jax.Array, jax.Arra
     def output(c: jax.Array, shown: jax.Array) -> jax.Array:
         product = shown.astype(INT32) * _look_up(table, c).astype(INT32)
         if share is None or numbers.projection is None:
-            return saturate(numbers.hidden(product) + zero_point, INT8)
-        h = saturate(numbers.hidden(product) - zero_point, INT8)  # the kernel's sign
+            return fixed.saturate(numbers.hidden(product) + zero_point, INT8)
+        h = fixed.saturate(numbers.hidden(product) - zero_point, INT8)  # the kernel's sign
         total = integer_dot(h, cell.projection) + share[None]
-        h = saturate(numbers.projection(total) + numbers.h_zero_point, INT8)
+        h = fixed.saturate(numbers.projection(total) + numbers.h_zero_point, INT8)
         return jnp.clip(h, -numbers.output_clip, numbers.output_clip) if numbers.output_clip else h
 
     return output
@@ -425,20 +413,20 @@ def basic_step(inputs: Specs) -> Callable[..., tuple[jax.Array, ...]]:
     zero_point = moved(zero_point_of(inputs[2]), _UINT8)
     scaling = _basic_scaling(inputs[3])
     sigmoid, tanh = (_table(f, _GATE_BITS) for f in (fixed_math.logistic, fixed_math.tanh))
-    times = saturating_rounding_doubling_high_mul
+    times = fixed.saturating_rounding_doubling_high_mul
 
     def step(
         joined: jax.Array, w: jax.Array, bias: jax.Array, c: jax.Array
     ) -> tuple[jax.Array, ...]:
         weights = Piece(to_int8(w), zero_point)
         total = matrix_product((Piece(to_int8(joined), 0),), (weights,)) + bias[None]
-        totals = saturate(_rescaled_upwards(total, scaling), INT16)
+        totals = fixed.saturate(_rescaled_upwards(total, scaling), INT16)
         take, new, forget, output = jnp.split(totals, 4, 1)
         added = times(_look_up(sigmoid, take), _look_up(tanh, new))
         kept = times(_look_up(sigmoid, forget), c)
-        c = saturating_add(rescale(added, 0, _STATE_BITS), kept)
-        shown = _look_up(tanh, rescale(c, _STATE_BITS, _GATE_BITS))
-        y = rounding_divide_by_pot(times(_look_up(sigmoid, output), shown), 8)
+        c = fixed.saturating_add(fixed.rescale(added, 0, _STATE_BITS), kept)
+        shown = _look_up(tanh, fixed.rescale(c, _STATE_BITS, _GATE_BITS))
+        y = fixed.rounding_divide_by_pot(times(_look_up(sigmoid, output), shown), 8)
         return totals, jnp.clip(y, -128, 127) + _ACTIVATION_ZERO_POINT, c
 
     return step
@@ -454,7 +442,7 @@ def _rescaled_upwards(x: jax.Array, scaling: Scaling) -> jax.Array:
     LiteRT runs LstmCell on ruy's kernels with both of its resolvers, and they round this way.
     """
     left, right = max(scaling.shift, 0), max(-scaling.shift, 0)
-    shifted = wrap(wide(x) << left, INT32)
-    y = wide(saturating_rounding_doubling_high_mul(shifted, scaling.multiplier))
+    shifted = fixed.wrap(fixed.wide(x) << left, INT32)
+    y = fixed.wide(fixed.saturating_rounding_doubling_high_mul(shifted, scaling.multiplier))
     rounded: jax.Array = (y + ((1 << right) >> 1)) >> right
     return rounded

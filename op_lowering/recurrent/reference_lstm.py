@@ -7,22 +7,11 @@ import numpy as np
 
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, LSTMKernelType
 from jaxdelegate.op_lowering.recurrent import reference_quantized_lstm as quantized_lstm
+from jaxdelegate.op_lowering.recurrent import reference_rnn
 from jaxdelegate.op_lowering.recurrent.options import (
     BidirectionalSequenceLSTMOptions,
     LSTMOptions,
     UnidirectionalSequenceLSTMOptions,
-)
-from jaxdelegate.op_lowering.recurrent.reference_rnn import (
-    apply_activation,
-    as_floats,
-    as_operands,
-    as_steps,
-    batch_of,
-    from_steps,
-    merged_shapes,
-    product,
-    require_states,
-    with_states,
 )
 from jaxdelegate.op_lowering.spec import Shape, Specs
 from jaxdelegate.quant import eigen
@@ -84,12 +73,12 @@ class Direction:
     ) -> Array:
         """CalculateLstmGateFloat, CalculateLstmGateHybrid."""
         norm, bias = self.norm[gate], self.bias[gate]
-        total = product(x, self.weights[gate])
+        total = reference_rnn.product(x, self.weights[gate])
         total = total + bias if norm is None else total
         if aux is not None:
-            total += product(aux, self.aux[gate])
+            total += reference_rnn.product(aux, self.aux[gate])
         recurrent = self.recurrent[gate]
-        total += h * recurrent if recurrent.ndim == 1 else product(h, recurrent)
+        total += h * recurrent if recurrent.ndim == 1 else reference_rnn.product(h, recurrent)
         if self.peephole[gate] is not None:
             total += c * self.peephole[gate]
         return total if norm is None else _normalize(total) * norm + bias
@@ -102,14 +91,14 @@ class Direction:
             update = 1 - forget
         else:
             update = _logistic(self.before_activation(0, x, aux, h, c))
-        proposal = apply_activation(act, self.before_activation(2, x, aux, h, c))
+        proposal = reference_rnn.apply_activation(act, self.before_activation(2, x, aux, h, c))
         c = _clip(forget * c + update * proposal, self.o.cell_clip)
         shown = _logistic(self.before_activation(3, x, aux, h, c))
         # Without an activation the kernel copies nothing: its scratch still holds the proposal.
         nothing = act is ActivationFunctionType.NONE
-        h = shown * (proposal if nothing else apply_activation(act, c))
+        h = shown * (proposal if nothing else reference_rnn.apply_activation(act, c))
         if self.projection is not None:
-            h = product(h, self.projection)
+            h = reference_rnn.product(h, self.projection)
             h = h if self.projection_bias is None else h + self.projection_bias
             h = _clip(h, self.o.proj_clip)
         return h, c
@@ -164,7 +153,7 @@ def _require_inputs(inputs: Specs, counts: tuple[int, ...]) -> None:
 def _require_states(inputs: Specs, n_batch: int, at: Layout) -> None:
     """States hold the batch. Recurrent weights are [n_cell, n_output] or a diagonal [n_output]."""
     n_cell, n_output = inputs[at.weights + 3].shape[0], inputs[at.recurrent + 3].shape[-1]
-    require_states(inputs, n_batch, {at.state: n_output, at.state + 1: n_cell})
+    reference_rnn.require_states(inputs, n_batch, {at.state: n_output, at.state + 1: n_cell})
 
 
 # --- LSTM ---
@@ -176,7 +165,7 @@ def lstm_shapes(o: LSTMOptions, inputs: Specs) -> tuple[Shape | None, ...]:
         return full_shapes(o, inputs)
     (n_batch, n_input), n_cell = inputs[0].shape, inputs[1].shape[1]
     if len(inputs) == _BASIC_INPUTS:
-        require_states(inputs, n_batch, {1: n_cell, 4: n_cell})
+        reference_rnn.require_states(inputs, n_batch, {1: n_cell, 4: n_cell})
     rows = n_cell, n_cell, n_input + n_cell, 4 * n_cell
     return tuple((n_batch, n) for n in rows)
 
@@ -194,13 +183,13 @@ def _basic(inputs: Specs, outputs: Specs, arrays: tuple[Any, ...]) -> tuple[Arra
     """kernels/internal/reference/lstm_cell.h; lstm.cc then copies the results over h and c."""
     if inputs[0].dtype == np.uint8:
         return quantized_lstm.basic(inputs, outputs, *arrays)
-    x, h, w, b, c = as_floats(inputs, arrays)
+    x, h, w, b, c = reference_rnn.as_floats(inputs, arrays)
     joined = np.concatenate([x, h], axis=1)
     gates = joined @ w.T + b
     update, proposal, forget, shown = np.split(gates, 4, axis=1)
     c = _sigmoid(update) * np.tanh(proposal) + _sigmoid(forget) * c
     h = _sigmoid(shown) * np.tanh(c)
-    return with_states(inputs, outputs, [h, c, joined, gates], {1: h, 4: c})
+    return reference_rnn.with_states(inputs, outputs, [h, c, joined, gates], {1: h, 4: c})
 
 
 # --- UNIDIRECTIONAL_SEQUENCE_LSTM, and LSTM without its basic kernel ---
@@ -210,7 +199,7 @@ def full_shapes(
     o: LSTMOptions | UnidirectionalSequenceLSTMOptions, inputs: Specs
 ) -> tuple[Shape | None, ...]:
     _require_inputs(inputs, _FULL_INPUTS)
-    _require_states(inputs, batch_of(o, inputs[0]), FULL)
+    _require_states(inputs, reference_rnn.batch_of(o, inputs[0]), FULL)
     return ((*inputs[0].shape[:-1], inputs[FULL.recurrent + 3].shape[-1]),)
 
 
@@ -224,10 +213,12 @@ def full_lstm(
     """kernels/lstm.cc, kernels/unidirectional_sequence_lstm.cc."""
     if inputs[0].is_quantized:
         return quantized_lstm.lstm(o, inputs, outputs, *arrays, intermediates=intermediates)
-    tensors = as_operands(o, inputs, arrays)
-    x, states = as_steps(o, tensors[0]), tensors[FULL.state : FULL.state + 2]
+    tensors = reference_rnn.as_operands(o, inputs, arrays)
+    x, states = reference_rnn.as_steps(o, tensors[0]), tensors[FULL.state : FULL.state + 2]
     y, h, c = _sequence(Direction(o, FULL, tensors), x, None, *states)
-    return with_states(inputs, outputs, [from_steps(o, y)], {FULL.state: h, FULL.state + 1: c})
+    return reference_rnn.with_states(
+        inputs, outputs, [reference_rnn.from_steps(o, y)], {FULL.state: h, FULL.state + 1: c}
+    )
 
 
 # --- BIDIRECTIONAL_SEQUENCE_LSTM ---
@@ -238,9 +229,9 @@ def bidirectional_shapes(
 ) -> tuple[Shape | None, ...]:
     _require_inputs(inputs, _BIDIRECTIONAL_INPUTS)
     for direction in (FORWARD, BACKWARD):
-        _require_states(inputs, batch_of(o, inputs[0]), direction)
+        _require_states(inputs, reference_rnn.batch_of(o, inputs[0]), direction)
     forward, backward = (inputs[at.recurrent + 3].shape[1] for at in (FORWARD, BACKWARD))
-    return merged_shapes(inputs, forward, backward, merge=o.merge_outputs)
+    return reference_rnn.merged_shapes(inputs, forward, backward, merge=o.merge_outputs)
 
 
 def bidirectional_sequence_lstm(
@@ -250,9 +241,9 @@ def bidirectional_sequence_lstm(
 
     The auxiliary input has weights in both directions, or it is the backward direction's input.
     """
-    tensors = as_operands(o, inputs, arrays)
-    x, aux = as_steps(o, tensors[0]), tensors[AUX_INPUT]
-    aux = None if aux is None else as_steps(o, aux)
+    tensors = reference_rnn.as_operands(o, inputs, arrays)
+    x, aux = reference_rnn.as_steps(o, tensors[0]), tensors[AUX_INPUT]
+    aux = None if aux is None else reference_rnn.as_steps(o, aux)
     x_backward = x
     forward, backward = Direction(o, FORWARD, tensors), Direction(o, BACKWARD, tensors)
     if aux is not None and forward.aux[1] is None:
@@ -262,10 +253,10 @@ def bidirectional_sequence_lstm(
     y_backward, h_backward, c_backward = _sequence(
         backward, x_backward, aux, h_backward, c_backward, backward=True
     )
-    ys = [from_steps(o, a) for a in (y, y_backward)]
+    ys = [reference_rnn.from_steps(o, a) for a in (y, y_backward)]
     ys = [np.concatenate(ys, axis=2)] if o.merge_outputs else ys
     states = dict(enumerate((h, c, h_backward, c_backward), FORWARD.state))
-    return with_states(inputs, outputs, ys, states)
+    return reference_rnn.with_states(inputs, outputs, ys, states)
 
 
 KERNELS = {

@@ -9,15 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxdelegate.op_lowering.spec import Shape, Specs
-from jaxdelegate.op_lowering.stablehlo.options import (
-    StablehloBroadcastInDimOptions,
-    StablehloConcatenateOptions,
-    StablehloDynamicSliceOptions,
-    StablehloIotaOptions,
-    StablehloPadOptions,
-    StablehloSliceOptions,
-    StablehloTransposeOptions,
-)
+from jaxdelegate.op_lowering.stablehlo import options
 from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes, as_run, undeclared_shapes
 
 
@@ -46,7 +38,7 @@ def reshape(_options: object, _inputs: Specs, outputs: Specs, x: Array) -> tuple
 
 
 def broadcast_shape(
-    _infer: object, o: StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
+    _infer: object, o: options.StablehloBroadcastInDimOptions, inputs: Specs, outputs: Specs
 ) -> ResultShapes:
     _check_broadcast(inputs[0].shape, o.broadcast_dimensions, outputs[0].shape)
     return (outputs[0].shape,)
@@ -60,7 +52,7 @@ def _check_broadcast(x: Shape, dims: Sequence[int], y: Shape) -> None:
 
 
 def broadcast_in_dim(
-    o: StablehloBroadcastInDimOptions, _inputs: Specs, outputs: Specs, x: Array
+    o: options.StablehloBroadcastInDimOptions, _inputs: Specs, outputs: Specs, x: Array
 ) -> tuple[Array]:
     """Dimension i of x becomes dimension broadcast_dimensions[i]; the others repeat x."""
     shape, dims = outputs[0].shape, o.broadcast_dimensions
@@ -72,13 +64,13 @@ def broadcast_in_dim(
     return (np.broadcast_to(expanded, shape).copy(),)
 
 
-def transposed_shape(o: StablehloTransposeOptions, inputs: Specs) -> ResultShapes:
+def transposed_shape(o: options.StablehloTransposeOptions, inputs: Specs) -> ResultShapes:
     shape, order = inputs[0].shape, o.permutation
     check(sorted(order) == list(range(len(shape))), f"{list(order)} does not permute {list(shape)}")
     return (tuple(shape[d] for d in order),)
 
 
-def transpose(o: StablehloTransposeOptions, x: Array) -> Array:
+def transpose(o: options.StablehloTransposeOptions, x: Array) -> Array:
     """Dimension i of the result is dimension permutation[i] of x."""
     return x.transpose(o.permutation).copy()
 
@@ -86,7 +78,7 @@ def transpose(o: StablehloTransposeOptions, x: Array) -> Array:
 # ---- CONCATENATE
 
 
-def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> ResultShapes:
+def concatenated_shape(o: options.StablehloConcatenateOptions, inputs: Specs) -> ResultShapes:
     first, axis = inputs[0].shape, o.dimension
     check(0 <= axis < len(first), f"dimension {axis} is outside of {list(first)}")
     others = {(*spec.shape[:axis], 0, *spec.shape[axis + 1 :]) for spec in inputs}
@@ -94,14 +86,14 @@ def concatenated_shape(o: StablehloConcatenateOptions, inputs: Specs) -> ResultS
     return ((*first[:axis], sum(s.shape[axis] for s in inputs), *first[axis + 1 :]),)
 
 
-def concatenate(o: StablehloConcatenateOptions, *parts: Array) -> Array:
+def concatenate(o: options.StablehloConcatenateOptions, *parts: Array) -> Array:
     return np.concatenate(parts, o.dimension)
 
 
 # ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
 
 
-def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> ResultShapes:
+def sliced_shape(o: options.StablehloSliceOptions, inputs: Specs) -> ResultShapes:
     shape = inputs[0].shape
     bounds = list(zip(o.start_indices, o.limit_indices, o.strides, strict=True))
     check(len(bounds) == len(shape), f"{o} is not for {list(shape)}")
@@ -110,7 +102,7 @@ def sliced_shape(o: StablehloSliceOptions, inputs: Specs) -> ResultShapes:
     return (tuple(-(-(b - a) // s) for a, b, s in bounds),)
 
 
-def slice_(o: StablehloSliceOptions, x: Array) -> Array:
+def slice_(o: options.StablehloSliceOptions, x: Array) -> Array:
     bounds = zip(o.start_indices, o.limit_indices, o.strides, strict=True)
     return x[tuple(slice(a, b, s) for a, b, s in bounds)].copy()
 
@@ -128,12 +120,12 @@ def _window(x: Array, sizes: Sequence[int], starts: Sequence[Array]) -> tuple[sl
     return tuple(slice(i, i + m) for i, m in zip(first, sizes, strict=True))
 
 
-def dynamic_sliced_shape(o: StablehloDynamicSliceOptions, inputs: Specs) -> ResultShapes:
+def dynamic_sliced_shape(o: options.StablehloDynamicSliceOptions, inputs: Specs) -> ResultShapes:
     _check_window(inputs[0].shape, o.slice_sizes, len(inputs) - 1)
     return (o.slice_sizes,)
 
 
-def dynamic_slice(o: StablehloDynamicSliceOptions, x: Array, *starts: Array) -> Array:
+def dynamic_slice(o: options.StablehloDynamicSliceOptions, x: Array, *starts: Array) -> Array:
     return x[_window(x, o.slice_sizes, starts)].copy()
 
 
@@ -178,16 +170,16 @@ def padded(x: Array, value: Array, widths: Widths) -> Array:
     return y
 
 
-def _edges(o: StablehloPadOptions) -> Widths:
+def _edges(o: options.StablehloPadOptions) -> Widths:
     return list(zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True))
 
 
-def padded_shape(o: StablehloPadOptions, inputs: Specs) -> ResultShapes:
+def padded_shape(o: options.StablehloPadOptions, inputs: Specs) -> ResultShapes:
     """A negative edge crops."""
     return (shape_of_padded(inputs[0].shape, _edges(o)),)
 
 
-def pad(o: StablehloPadOptions, x: Array, value: Array) -> Array:
+def pad(o: options.StablehloPadOptions, x: Array, value: Array) -> Array:
     return padded(x, value, _edges(o))
 
 
@@ -211,14 +203,14 @@ def dilate(_options: object, x: Array, dilations: Array, value: Array) -> Array:
 
 
 def iota_shape(
-    _infer: object, o: StablehloIotaOptions, _inputs: Specs, outputs: Specs
+    _infer: object, o: options.StablehloIotaOptions, _inputs: Specs, outputs: Specs
 ) -> ResultShapes:
     shape = outputs[0].shape
     check(0 <= o.iota_dimension < len(shape), f"dimension {o.iota_dimension} of {list(shape)}")
     return (shape,)
 
 
-def iota(o: StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> tuple[Array]:
+def iota(o: options.StablehloIotaOptions, _inputs: Specs, outputs: Specs) -> tuple[Array]:
     y = outputs[0]
     return (np.indices(y.shape)[o.iota_dimension].astype(y.dtype),)
 

@@ -26,15 +26,7 @@ from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, typed_rul
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import Function, Op, WhyNot, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
-from jaxdelegate.op_lowering.stablehlo.options import (
-    StablehloBroadcastInDimOptions,
-    StablehloConcatenateOptions,
-    StablehloDynamicSliceOptions,
-    StablehloIotaOptions,
-    StablehloPadOptions,
-    StablehloSliceOptions,
-    StablehloTransposeOptions,
-)
+from jaxdelegate.op_lowering.stablehlo import options
 
 
 def why_not_one_value(spec: TensorSpec) -> str | None:
@@ -58,24 +50,24 @@ def _lower_reshape(op: Op[NoOptions]) -> Function:
     return lambda x: (lax.reshape(jnp.asarray(x), shape),)
 
 
-def _lower_broadcast(op: Op[StablehloBroadcastInDimOptions]) -> Function:
+def _lower_broadcast(op: Op[options.StablehloBroadcastInDimOptions]) -> Function:
     dims, shape = op.options.broadcast_dimensions, op.outputs[0].shape
     order = sorted(range(len(dims)), key=lambda i: dims[i])  # lax requires ascending dimensions
     return lambda x: (lax.broadcast_in_dim(lax.transpose(x, order), shape, sorted(dims)),)
 
 
-def _lower_transpose(op: Op[StablehloTransposeOptions]) -> Function:
+def _lower_transpose(op: Op[options.StablehloTransposeOptions]) -> Function:
     return lambda x: (lax.transpose(x, op.options.permutation),)
 
 
 # ---- CONCATENATE
 
 
-def _why_not_concatenate(op: Op[StablehloConcatenateOptions]) -> str | None:
+def _why_not_concatenate(op: Op[options.StablehloConcatenateOptions]) -> str | None:
     return why_not_present(*op.inputs) or why_not_moved(op.context, *op.inputs, op.outputs[0])
 
 
-def _lower_concatenate(op: Op[StablehloConcatenateOptions]) -> Function:
+def _lower_concatenate(op: Op[options.StablehloConcatenateOptions]) -> Function:
     axis = op.options.dimension
     return lambda *parts: (lax.concatenate([jnp.asarray(p) for p in parts], axis),)
 
@@ -83,7 +75,7 @@ def _lower_concatenate(op: Op[StablehloConcatenateOptions]) -> Function:
 # ---- SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE
 
 
-def _lower_slice(op: Op[StablehloSliceOptions]) -> Function:
+def _lower_slice(op: Op[options.StablehloSliceOptions]) -> Function:
     o = op.options
     return lambda x: (lax.slice(jnp.asarray(x), o.start_indices, o.limit_indices, o.strides),)
 
@@ -102,11 +94,11 @@ def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[
     ]
 
 
-def _why_not_dynamic_slice(op: Op[StablehloDynamicSliceOptions]) -> str | None:
+def _why_not_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> str | None:
     return moves(0)(op) or _why_not_starts(op.inputs[1:])
 
 
-def _lower_dynamic_slice(op: Op[StablehloDynamicSliceOptions]) -> Function:
+def _lower_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> Function:
     sizes = op.options.slice_sizes
 
     def dynamic_slice(x: jax.Array, *starts: jax.Array) -> tuple[jax.Array]:
@@ -152,7 +144,7 @@ def _pad(widths: Sequence[tuple[int, int, int]], shape: Shape) -> Function:
     return pad
 
 
-def _lower_pad(op: Op[StablehloPadOptions]) -> Function:
+def _lower_pad(op: Op[options.StablehloPadOptions]) -> Function:
     o = op.options
     edges = zip(o.edge_padding_low, o.edge_padding_high, o.interior_padding, strict=True)
     return _pad(list(edges), op.outputs[0].shape)
@@ -166,7 +158,7 @@ def _lower_dilate(op: Op[NoOptions]) -> Function:
 # ---- IOTA
 
 
-def _lower_iota(op: Op[StablehloIotaOptions]) -> Function:
+def _lower_iota(op: Op[options.StablehloIotaOptions]) -> Function:
     y, axis = op.outputs[0], op.options.iota_dimension
     return lambda: (lax.broadcasted_iota(np.int64, y.shape, axis).astype(y.dtype),)
 

@@ -4,13 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from jaxdelegate.lowering.rewrites.algebra import (
-    RESHAPES,
-    before_reshapes,
-    expanded,
-    is_close,
-    operands,
-)
+from jaxdelegate.lowering.rewrites import algebra
 from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import AttentionOptions, BatchMatMulOptions, SoftmaxOptions
@@ -57,7 +51,7 @@ def mixed_by(
     reader, tensor = operator, operator.outputs[0]
     while len(readers := rewriter.readers(tensor)) == 1:
         (reader,) = readers
-        if reader.name not in RESHAPES:
+        if reader.name not in algebra.RESHAPES:
             break
         parts.add(reader.index)
         tensor = reader.outputs[0]
@@ -67,15 +61,15 @@ def mixed_by(
 
 def logits_of(rewriter: PatternRewriter, tensor: int) -> Logits | None:
     """A softmax's input; None if it is not a product that may be scaled, capped and masked."""
-    for scores in dict.fromkeys((tensor, *operands(rewriter, tensor))):
-        source, reshapes = before_reshapes(rewriter, scores)
+    for scores in dict.fromkeys((tensor, *algebra.operands(rewriter, tensor))):
+        source, reshapes = algebra.before_reshapes(rewriter, scores)
         logits = _product(rewriter, source) or _capped(rewriter, source)
         if logits is None:
             continue
-        expansion = expanded(rewriter, tensor, (scores,))
+        expansion = algebra.expanded(rewriter, tensor, (scores,))
         masks = {m: value for m, value in expansion.terms.items() if m != (scores,)}
         are_plain = all(
-            len(m) == 1 and m[0] >= 0 and is_close(value, 1) for m, value in masks.items()
+            len(m) == 1 and m[0] >= 0 and algebra.is_close(value, 1) for m, value in masks.items()
         )
         factor = expansion.terms.get((scores,))
         if factor is not None and len(masks) <= 1 and are_plain:

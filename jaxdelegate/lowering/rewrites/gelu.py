@@ -6,13 +6,7 @@ occur in this way, because the schema has no operator for the error function.
 
 import math
 
-from jaxdelegate.lowering.rewrites.algebra import (
-    expanded,
-    expanded_result,
-    following,
-    is_plain,
-    operands,
-)
+from jaxdelegate.lowering.rewrites import algebra
 from jaxdelegate.lowering.rewrites.pattern_rewriter import PatternRewriter
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.options import GeluOptions
@@ -26,18 +20,20 @@ def fuse_gelu(rewriter: PatternRewriter, operator: Operator) -> bool:
     if operator.name != "TANH":
         return False
     inside, t = operator.inputs[0], operator.outputs[0]
-    for x in dict.fromkeys(operands(rewriter, inside)):
-        cubic = expanded(rewriter, inside, (x,))
+    for x in dict.fromkeys(algebra.operands(rewriter, inside)):
+        cubic = algebra.expanded(rewriter, inside, (x,))
         if cubic.is_close({(x,): _SLOPE, (x, x, x): _CUBIC}):
             parts = cubic.parts | {operator.index}
-            return any(_fuse(rewriter, root, x, t, parts) for root in following(rewriter, t))
+            return any(
+                _fuse(rewriter, root, x, t, parts) for root in algebra.following(rewriter, t)
+            )
     return False
 
 
 def _fuse(rewriter: PatternRewriter, root: Operator, x: int, t: int, parts: frozenset[int]) -> bool:
-    result = expanded_result(rewriter, root, (x, t))
+    result = algebra.expanded_result(rewriter, root, (x, t))
     wanted = {(x,): 0.5, tuple(sorted((x, t))): 0.5}
-    if result is None or not result.is_close(wanted) or not is_plain(rewriter, root):
+    if result is None or not result.is_close(wanted) or not algebra.is_plain(rewriter, root):
         return False
     if rewriter.shape(x) != rewriter.shape(root.outputs[0]):
         return False
