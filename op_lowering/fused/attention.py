@@ -5,15 +5,18 @@ our kernel is.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.common.native_call import native_call
+from jaxdelegate.op_lowering.common.row_batches import by_matrices
 from jaxdelegate.op_lowering.dtypes import FLOATS, HALVES
-from jaxdelegate.op_lowering.fused import attention_cpu_kernel
 from jaxdelegate.op_lowering.fused.options import AttentionOptions
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.matmul.rule import BATCH_MATMUL
@@ -30,9 +33,58 @@ from jaxdelegate.op_lowering.rule import (
     table,
     why_not_dtype,
 )
-from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
+
+# ---- float32 by this package's CPU kernel
+#
+# Logits never leave the cache. Keys that the mask hides (-1e9 or less) from all queries of a block
+# are not read: at the start of a cache, most of them. For few queries the kernel reads keys and
+# values once, where they are.
+
+
+def _kernel_takes(context: LoweringContext, options: AttentionOptions, arrays: Specs) -> bool:
+    """Whether it multiplies q, k and v, which `arrays` are, perhaps with a mask."""
+    policy, specs = context.precision, [spec for spec in arrays if spec is not None]
+    *_, queries, keys = options.logits
+    return (
+        context.kernels.cpu
+        and all(spec.dtype == np.float32 and not spec.is_quantized for spec in specs)
+        and policy.storage == np.float32
+        and policy.operand_dtype(specs[0].dtype, rows=queries, output_channels=keys) == np.float32
+        and math.prod(options.logits) > 0
+    )
+
+
+def _by_kernel(options: AttentionOptions, otherwise: Function) -> Function:
+    """The function of q, k and v, [B, N, T, H] or as the options say, and a mask [B, N, T, S].
+
+    Args:
+        options: the layouts.
+        otherwise: computes the same where `jax.vmap` adds a dimension to some of the arrays only.
+    """
+    attributes = {
+        "are_last": np.array([options.keys_last, options.values_last], np.int64),
+        "scale": np.array([options.scale], np.float32),
+    }
+
+    def by_operators(*arrays: jax.Array) -> jax.Array:
+        y: jax.Array = otherwise(*arrays)[0]
+        return y
+
+    @by_matrices(by_operators)
+    def call(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> jax.Array:
+        return native_call(library.ATTENTION, q.shape, **attributes)(q, k, v, *mask)
+
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> tuple[jax.Array]:
+        masks = [jnp.broadcast_to(m, (*m.shape[:-1], options.logits[-1])) for m in mask]
+        return (call(q, k, v, *masks),)
+
+    return run
+
 
 # Fewer queries are not worth laying out the keys and values for.
+# ---- by cuDNN
+
 _LEAST_QUERIES = 16
 _HEAD_SIZES = range(8, 129, 8)  # cuDNN's flash attention has them on every GPU that supports it
 
@@ -92,6 +144,9 @@ def by_cudnn(scale: float, operand: np.dtype, written_out: Function) -> Function
 # ---- as rewrites find it: heads before positions
 
 
+# ---- the operator
+
+
 def _why_not(op: Op[AttentionOptions]) -> str | None:
     q, mask = op.inputs[0], optional(op.inputs, 3)
     shape = op.options.logits
@@ -101,7 +156,7 @@ def _why_not(op: Op[AttentionOptions]) -> str | None:
         *(why_not_dtype(spec, FLOATS) for spec in (*op.inputs, *op.outputs) if spec is not None),
         None if fits else f"the mask does not broadcast to {list(shape)}",
         None
-        if attention_cpu_kernel.takes(op.context, op.options, op.inputs)
+        if _kernel_takes(op.context, op.options, op.inputs)
         else _why_not_by_cudnn(op.context, shape[-2], q.shape[-1]),
     )
 
@@ -134,8 +189,8 @@ def _lower(op: Op[AttentionOptions]) -> Function:
         (y,) = run(*arrays, *mask)
         return (y.swapaxes(1, 2),)
 
-    if attention_cpu_kernel.takes(context, o, op.inputs):
-        by_head = attention_cpu_kernel.attention(o, by_head)
+    if _kernel_takes(context, o, op.inputs):
+        by_head = _by_kernel(o, by_head)
 
     def attention(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> tuple[jax.Array]:
         arrays = (x.reshape(*batch, *x.shape[-2:]) for x in (q, k, v))
@@ -177,5 +232,6 @@ def _written_out(op: Op[AttentionOptions]) -> Function:
 
 
 ATTENTION = rule("fused_attention", 1, _why_not, _lower, arity=3)
+
 
 FUSED = table(ATTENTION)

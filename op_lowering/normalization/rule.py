@@ -1,5 +1,6 @@
 """Normalizations along the last axis, in the accumulator's dtype, rounded once, at the end."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -7,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import root
+from jaxdelegate.op_lowering.common.native_call import native_call
+from jaxdelegate.op_lowering.common.row_batches import by_rows
 from jaxdelegate.op_lowering.common.row_order import has_few_rows, largest, sum_in_order
 from jaxdelegate.op_lowering.dtypes import FLOATS
-from jaxdelegate.op_lowering.normalization import cpu_kernel, quantized
+from jaxdelegate.op_lowering.normalization import quantized
 from jaxdelegate.op_lowering.normalization.options import (
     L2NormOptions,
     LocalResponseNormalizationOptions,
@@ -21,6 +25,7 @@ from jaxdelegate.op_lowering.records.enums import ActivationFunctionType
 from jaxdelegate.op_lowering.records.record import NoOptions
 from jaxdelegate.op_lowering.rule import (
     Function,
+    LoweringContext,
     Op,
     first_reason,
     rule,
@@ -29,6 +34,33 @@ from jaxdelegate.op_lowering.rule import (
     why_not_result,
 )
 from jaxdelegate.op_lowering.spec import TensorSpec
+
+# ---- SOFTMAX of float32 by this package's CPU kernel, whose exponential is vectorized
+
+_LEAST = 32  # values of a row; whatever the number of rows, so that it does not change their bits
+
+
+def kernel_takes(context: LoweringContext, options: SoftmaxOptions, x: TensorSpec) -> bool:
+    """Whether it normalizes x, which is not quantized."""
+    return (
+        context.kernels.cpu
+        and context.precision.storage == x.dtype == np.float32
+        and options.beta == 1
+        and x.shape[-1] >= _LEAST
+        and math.prod(x.shape) > 0
+    )
+
+
+def _softmax_by_kernel(x: jax.Array) -> tuple[jax.Array]:
+    return (_softmax_of_rows(x.reshape(-1, x.shape[-1])).reshape(x.shape),)
+
+
+@by_rows
+def _softmax_of_rows(x: jax.Array) -> jax.Array:
+    return native_call(library.SOFTMAX, x.shape)(x)
+
+
+# ---- the operators
 
 _L2_EPSILON = 1e-6  # kernels/l2norm.cc
 
@@ -62,8 +94,8 @@ def _lower_softmax(op: Op[SoftmaxOptions]) -> Function:
     x, y, beta = op.inputs[0], op.outputs[0], op.options.beta
     if x.is_quantized:
         return _integers(quantized.lower_softmax(op.options, x, y))
-    if cpu_kernel.takes(op.context, op.options, x):
-        return cpu_kernel.softmax
+    if kernel_takes(op.context, op.options, x):
+        return _softmax_by_kernel
     accumulator = op.context.precision.accumulator(x.dtype)
     is_ordered = has_few_rows(op.context, x)
 

@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.kernels.library import LEAST_CHANNELS, MEAN
 from jaxdelegate.op_lowering.common.movement import why_not_axis, why_not_moved
+from jaxdelegate.op_lowering.common.native_call import native_call
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOLS,
     INT8,
@@ -24,7 +26,6 @@ from jaxdelegate.op_lowering.common.pointwise import (
 from jaxdelegate.op_lowering.common.row_order import has_few_rows, sum_in_order
 from jaxdelegate.op_lowering.dtypes import FLOATS, INDICES
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
 from jaxdelegate.op_lowering.reduction import quantized as quantized_reduction
 from jaxdelegate.op_lowering.reduction.options import CumsumOptions, ReducerOptions
 from jaxdelegate.op_lowering.rule import (
@@ -40,6 +41,34 @@ from jaxdelegate.op_lowering.rule import (
     why_not_result,
 )
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
+
+# ---- means of float32 over whole images, by a native CPU kernel
+
+# The reduction of an operator's input over these axes; None: the kernel does not support it.
+_Native = Callable[
+    [LoweringContext, TensorSpec, tuple[int, ...]], Callable[[jax.Array], jax.Array] | None
+]
+
+
+def mean_by_kernel(
+    context: LoweringContext, x: TensorSpec, axes: tuple[int, ...]
+) -> Callable[[jax.Array], jax.Array] | None:
+    """The mean_by_kernel over all axes except the first and the last; None for other tensors and contexts."""
+    is_float32 = x.dtype == np.float32 and not x.is_quantized
+    fits = axes == tuple(range(1, len(x.shape) - 1)) != () and 0 not in x.shape
+    is_asked = context.kernels.cpu and context.precision.storage == np.float32
+    if not (is_asked and is_float32 and fits and x.shape[-1] >= LEAST_CHANNELS):
+        return None
+    return None if context.follows_kernels else _kernel_mean
+
+
+def _kernel_mean(x: jax.Array) -> jax.Array:
+    """[N, ..., C] -> [N, C]."""
+    n, *pixels, c = x.shape
+    return native_call(MEAN, (n, c))(x.reshape(n, math.prod(pixels), c))
+
+
+# ---- the operators
 
 _Axes = tuple[int, ...]
 _Reduce = Callable[[jax.Array, _Axes], jax.Array]  # drops the axes
@@ -156,7 +185,7 @@ class _Reduction:
     in_order: _Reduce | None = None
     of_rows: _Reduce | None = None  # the same for a few rows of floats by a CPU's delegate
     # Our CPU kernel's function, if it supports the operator.
-    native: mean_cpu_kernel.Native | None = None
+    native: _Native | None = None
 
     def rule(self, name: str, max_version: int) -> OpRule[ReducerOptions]:
         return rule(name, max_version, self.why_not, self.lower, arity=2)
@@ -315,7 +344,7 @@ RULES = table(
         quantized=quantized_reduction.MEAN,
         in_order=_mean_in_order,
         of_rows=_mean_of_rows,
-        native=mean_cpu_kernel.mean,
+        native=mean_by_kernel,
     ).rule("MEAN", 3),
     _Reduction(
         _sum,

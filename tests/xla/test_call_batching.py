@@ -15,7 +15,7 @@ from jaxdelegate.kernels.call_times import batch_number, timed_calls
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
 from jaxdelegate.op_lowering.convolution import cpu_kernel
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
-from jaxdelegate.op_lowering.reduction.cpu_kernel import mean
+from jaxdelegate.op_lowering.reduction.rule import mean_by_kernel
 from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext
 from jaxdelegate.op_lowering.spec import TensorSpec
 from jaxdelegate.xla.call_batching import with_call_batches
@@ -115,7 +115,7 @@ def test_branches(numbers: Numbers) -> None:
 
 def test_kernels_of_several_kinds(numbers: Numbers) -> None:
     spec = TensorSpec("x", (2, 5, 3, 32), np.dtype(np.float32))
-    reduced = mean(LoweringContext(kernels=KernelSet(cpu=True)), spec, (1, 2))
+    reduced = mean_by_kernel(LoweringContext(kernels=KernelSet(cpu=True)), spec, (1, 2))
     assert reduced is not None
     w, v = numbers(32, 20), numbers(18, 32)
 

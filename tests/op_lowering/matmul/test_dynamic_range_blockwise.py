@@ -8,7 +8,7 @@ from ai_edge_litert.interpreter import Interpreter as StockInterpreter
 from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate as jd
-from jaxdelegate.op_lowering.matmul import dynamic_range_blockwise
+from jaxdelegate.op_lowering.matmul import dynamic_range
 from jaxdelegate.op_lowering.options import ActivationFunctionType as Act
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.op_lowering.registry import RULES
@@ -110,7 +110,7 @@ CASES = [
 @pytest.mark.parametrize("most", [0, 1 << 26])
 def test_gpu_lowering_matches_the_reference(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks at once, or one after another where they would take too much memory."""
-    monkeypatch.setattr(dynamic_range_blockwise, "_MOST_SUMS", most)
+    monkeypatch.setattr(dynamic_range, "_MOST_SUMS", most)
     labels = ("many-blocks", "int2", "zero-points", "late", "axes")
     group = CaseGroup([case for case in CASES if case.label.endswith(labels)])
     assert len(group.cases) == len(labels)

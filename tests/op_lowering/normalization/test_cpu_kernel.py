@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxdelegate.kernels import library
-from jaxdelegate.op_lowering.normalization import cpu_kernel
+from jaxdelegate.op_lowering.normalization import rule as normalization
 from jaxdelegate.op_lowering.normalization.rule import SOFTMAX
 from jaxdelegate.op_lowering.options import SoftmaxOptions
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
@@ -71,7 +71,7 @@ def test_what_it_takes() -> None:
     def takes(
         shape: Shape, context: LoweringContext = CONTEXT, beta: float = 1, dtype: type = np.float32
     ) -> bool:
-        return cpu_kernel.takes(
+        return normalization.kernel_takes(
             context, SoftmaxOptions(beta), TensorSpec("x", shape, np.dtype(dtype))
         )
 

@@ -7,7 +7,7 @@ import pytest
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.op_lowering.precision import BFLOAT16, PrecisionPolicy
-from jaxdelegate.op_lowering.reduction import cpu_kernel as mean_cpu_kernel
+from jaxdelegate.op_lowering.reduction.rule import mean_by_kernel
 from jaxdelegate.op_lowering.registry import RULES
 from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, ResultUse
 from jaxdelegate.testing import Case, const, f32, of, value
@@ -67,11 +67,11 @@ def test_xla_computes_the_rest(name: str) -> None:
     inputs, _ = case.specs()
     assert inputs[0] is not None
     axes = tuple(sorted(int(a) % len(inputs[0].shape) for a in case.inputs[1].value))  # type: ignore[union-attr]
-    assert mean_cpu_kernel.mean(context, inputs[0], axes) is None
+    assert mean_by_kernel(context, inputs[0], axes) is None
 
 
 def test_xla_computes_float16() -> None:
     case = Case("MEAN", "half", [of(np.float16, 1, 3, 3, 16), const(value(np.int32([1, 2])))])
     inputs, _ = case.specs()
     assert inputs[0] is not None
-    assert mean_cpu_kernel.mean(CONTEXT, inputs[0], (1, 2)) is None
+    assert mean_by_kernel(CONTEXT, inputs[0], (1, 2)) is None
