@@ -53,7 +53,7 @@ _Native = Callable[
 def mean_by_kernel(
     context: LoweringContext, x: TensorSpec, axes: tuple[int, ...]
 ) -> Callable[[jax.Array], jax.Array] | None:
-    """The mean_by_kernel over all axes except the first and the last; None for other tensors and contexts."""
+    """The mean over all axes except the first and the last; None for other tensors and contexts."""
     is_float32 = x.dtype == np.float32 and not x.is_quantized
     fits = axes == tuple(range(1, len(x.shape) - 1)) != () and 0 not in x.shape
     is_asked = context.kernels.cpu and context.precision.storage == np.float32
