@@ -9,10 +9,12 @@ import pkgutil
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
-FAMILIES = tuple(
-    "activation cast comparison control_flow convolution custom detection elementwise flex "
-    "fused indexing layout lookup matmul normalization padding pooling random recurrent "
-    "reduction resize resources segment shape signal slicing sorting sparse stablehlo text".split()
+FAMILIES = (
+    *("activation", "cast", "comparison", "control_flow", "convolution", "custom", "detection"),
+    *("elementwise", "flex", "fused", "indexing", "layout", "lookup", "matmul"),
+    *("normalization", "padding", "pooling", "random", "recurrent", "reduction", "resize"),
+    *("resources", "segment", "shape", "signal", "slicing", "sorting", "sparse"),
+    *("stablehlo", "text"),
 )
 
 

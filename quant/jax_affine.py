@@ -10,13 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.quant.affine import (
-    along,
-    block_parameters,
-    block_scales,
-    nudged_offset,
-    nudged_range,
-)
+from jaxdelegate.quant import affine
 from jaxdelegate.quant.params import Blockwise, Quantization, integer_range
 
 xp = jnp  # for functions that serve numpy and jax
@@ -70,9 +64,9 @@ def product(x: jax.Array, y: _Real) -> jax.Array:
 
 def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
     if quantization.blockwise is not None:
-        block_scale, points = block_parameters(quantization.blockwise, q.shape)
+        block_scale, points = affine.block_parameters(quantization.blockwise, q.shape)
         return dequantize_blocks(q, block_scale, points, quantization.blockwise)
-    scale, zero_point = along(quantization, q.ndim)
+    scale, zero_point = affine.along(quantization, q.ndim)
     if q.dtype.itemsize <= 2:  # exact in float32 up to the product
         steps = q.astype(np.int32) - jnp.asarray(zero_point)
         return jnp.asarray(scale) * steps.astype(np.float32)
@@ -81,7 +75,7 @@ def dequantize(q: jax.Array, quantization: Quantization) -> jax.Array:
 
 
 def quantize(x: jax.Array, quantization: Quantization, dtype: np.dtype) -> jax.Array:
-    return quantize_by(x, *along(quantization, x.ndim), dtype)
+    return quantize_by(x, *affine.along(quantization, x.ndim), dtype)
 
 
 def quantize_by(x: jax.Array, scale: _Real, zero_point: np.ndarray, dtype: np.dtype) -> jax.Array:
@@ -112,7 +106,7 @@ def dequantize_blocks(
 
 
 def _spread(values: jax.Array, shape: tuple[int, ...], blockwise: Blockwise) -> jax.Array:
-    positions = block_scales(np.arange(values.size).reshape(values.shape), shape, blockwise)
+    positions = affine.block_scales(np.arange(values.size).reshape(values.shape), shape, blockwise)
     return spread(values.reshape(-1)[positions.reshape(-1)].reshape(positions.shape), shape)
 
 
@@ -144,7 +138,7 @@ def asymmetric_quantize(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     low, high = (f(x, -1, keepdims=True, initial=0).astype(np.float64) for f in (jnp.min, jnp.max))
     empty = low == high
     exact = jnp.where(empty, jnp.ones_like(low), _divided_by_255(as_float32(high - low)))
-    offset = round_half_away(nudged_offset(low / exact, high / exact, jnp))
+    offset = round_half_away(affine.nudged_offset(low / exact, high / exact, jnp))
     offset = jnp.where(empty, jnp.zeros_like(offset), offset)
     scale = as_float32(exact)
     inverse = quotient(np.float32(1), scale).astype(np.float32)
@@ -165,7 +159,7 @@ def _divided_by_255(x: jax.Array) -> jax.Array:
 def fake_quantize(
     x: jax.Array, low: float, high: float, num_bits: int, *, narrow_range: bool
 ) -> jax.Array:
-    first, last, step = nudged_range(low, high, num_bits, narrow_range=narrow_range)
+    first, last, step = affine.nudged_range(low, high, num_bits, narrow_range=narrow_range)
     with np.errstate(divide="ignore"):
         inverse = np.float32(1) / step
     steps = round_half_away((_clamp(x, first, last) - first) * inverse)

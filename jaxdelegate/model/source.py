@@ -5,16 +5,8 @@ import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model import wrong_files
+from jaxdelegate.model import sections, wrong_files
 from jaxdelegate.model.files import BundledFiles, FileContent, Folder, NotRegularError
-from jaxdelegate.model.sections import (
-    BEGINNING_BYTES,
-    EMBEDDING_METADATA,
-    LLM_METADATA,
-    MAGIC,
-    Section,
-    is_bundle,
-)
 
 if TYPE_CHECKING:
     from jaxdelegate.model.containers import Container
@@ -71,7 +63,7 @@ def open_source(source: ModelSource) -> Source:
     if isinstance(source, BundledModel):
         return source
     file, part = open_file(source)
-    if not is_bundle(file.content[:BEGINNING_BYTES]):
+    if not sections.is_bundle(file.content[: sections.BEGINNING_BYTES]):
         if part is None:
             return file
         raise ModelError(
@@ -79,7 +71,7 @@ def open_source(source: ModelSource) -> Source:
             f"{not_a_bundle(file)}"
         )
     bundle = container(file)
-    if part is None and not bundle.models and file.content[: len(MAGIC)] != MAGIC:
+    if part is None and not bundle.models and file.content[: len(sections.MAGIC)] != sections.MAGIC:
         return file  # any ZIP archive: the reader of models recognizes more formats
     return bundled(file, bundle, bundle.model(part))
 
@@ -111,10 +103,13 @@ def split_path(path: str) -> tuple[str, str | None]:
 def text_metadata(source: ModelSource) -> str | None:
     """The metadata that a bundle of a language model or text encoder has; None: other models."""
     file, part = open_file(source)
-    if part is not None or not is_bundle(file.content[:BEGINNING_BYTES]):
+    if part is not None or not sections.is_bundle(file.content[: sections.BEGINNING_BYTES]):
         return None
     types = {section.type for section in container(file).sections}
-    return next((kind for kind in (LLM_METADATA, EMBEDDING_METADATA) if kind in types), None)
+    return next(
+        (kind for kind in (sections.LLM_METADATA, sections.EMBEDDING_METADATA) if kind in types),
+        None,
+    )
 
 
 def not_a_bundle(file: Source) -> str:
@@ -134,7 +129,7 @@ def container(file: Source) -> "Container":
     return read_container(file.content, file.name)
 
 
-def bundled(file: Source, bundle: "Container", model: Section) -> BundledModel:
+def bundled(file: Source, bundle: "Container", model: sections.Section) -> BundledModel:
     """A model of an open bundle."""
     name = f"{file.name}{PART}{model.name}"
     is_copy = model.unpacked_size is not None
@@ -172,7 +167,7 @@ def begins_as_a_bundle(path: str) -> bool:
     """Whether a file has the first bytes of a bundle."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return is_bundle(file.read(BEGINNING_BYTES) or b"")
+            return sections.is_bundle(file.read(sections.BEGINNING_BYTES) or b"")
     except (OSError, ValueError):
         return False
 

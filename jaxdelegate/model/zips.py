@@ -15,21 +15,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from jaxdelegate.errors import ModelError
-from jaxdelegate.model import archive
-from jaxdelegate.model.sections import (
-    BINARY,
-    LLM_METADATA,
-    SP_TOKENIZER,
-    TFLITE_MODEL,
-    ZIP_MEMBER,
-    Section,
-    check_count,
-    check_sections,
-    is_model_type,
-    moved,
-    part_name,
-    with_different_names,
-)
+from jaxdelegate.model import archive, sections
 from jaxdelegate.text import printable
 
 _LOCAL = struct.Struct("<4s22xHH")  # the signature, and the sizes of the name and of extra fields
@@ -38,7 +24,7 @@ _DEEPEST = 3
 _ENCRYPTED, _SIZES_FOLLOW, _UTF8 = 1, 8, 0x800  # bits of the flags
 _MOST_MEMBER_BYTES = 0xFFFFFFFE  # whose size has a place in every header
 # The names that MediaPipe's bundler of language models gives.
-_TYPES = {"TOKENIZER_MODEL": SP_TOKENIZER, "METADATA": LLM_METADATA}
+_TYPES = {"TOKENIZER_MODEL": sections.SP_TOKENIZER, "METADATA": sections.LLM_METADATA}
 _MODEL_SUFFIXES = (".tflite", ".lite")
 # What zipfile raises for damaged archives, in addition.
 _ERRORS = (*archive.ERRORS, struct.error, zipfile.LargeZipFile)
@@ -53,7 +39,9 @@ class _Directory(archive.MemoryFile):
         return super().read(size) or b""
 
 
-def read_members(content: memoryview, file: str, deepest: int = _DEEPEST) -> tuple[Section, ...]:
+def read_members(
+    content: memoryview, file: str, deepest: int = _DEEPEST
+) -> tuple[sections.Section, ...]:
     """The members of an archive, and of uncompressed archives in it.
 
     Args:
@@ -66,7 +54,7 @@ def read_members(content: memoryview, file: str, deepest: int = _DEEPEST) -> tup
     """
     try:
         entries = zipfile.ZipFile(_Directory(content)).infolist()
-        check_count(len(entries), file)
+        sections.check_count(len(entries), file)
         found = [_member(content, e) for e in entries if not e.filename.endswith("/")]
     except ModelError:
         raise
@@ -75,11 +63,11 @@ def read_members(content: memoryview, file: str, deepest: int = _DEEPEST) -> tup
             f"{printable(file)}: ZIP archive: {error}: the file is truncated (download or copy it "
             "again) or damaged"
         ) from error
-    check_sections(found, file, 0, len(content))
-    return with_different_names(_with_inner(found, content, file, deepest))
+    sections.check_sections(found, file, 0, len(content))
+    return sections.with_different_names(_with_inner(found, content, file, deepest))
 
 
-def _member(content: memoryview, entry: zipfile.ZipInfo) -> Section:
+def _member(content: memoryview, entry: zipfile.ZipInfo) -> sections.Section:
     name, size = printable(entry.filename), entry.compress_size
     if entry.flag_bits & _ENCRYPTED:
         raise zipfile.BadZipFile(f"member {name!r} is encrypted")
@@ -93,11 +81,13 @@ def _member(content: memoryview, entry: zipfile.ZipInfo) -> Section:
         raise zipfile.BadZipFile(f"member {name!r} is stored but has two sizes")
     beginning = bytes(content[start : start + 8]) if is_stored else b""
     is_model = entry.filename.lower().endswith(_MODEL_SUFFIXES) or beginning[4:] == b"TFL3"
-    model_type = part_name(entry.filename) if is_model_type(entry.filename) else ""
-    other = _TYPES.get(entry.filename, BINARY)
-    return Section(
+    model_type = (
+        sections.part_name(entry.filename) if sections.is_model_type(entry.filename) else ""
+    )
+    other = _TYPES.get(entry.filename, sections.BINARY)
+    return sections.Section(
         name=model_type or entry.filename,
-        type=TFLITE_MODEL if is_model or model_type else other,
+        type=sections.TFLITE_MODEL if is_model or model_type else other,
         model_type=model_type,
         offset=start,
         size=size,
@@ -110,19 +100,19 @@ def _member(content: memoryview, entry: zipfile.ZipInfo) -> Section:
 def _data_start(content: memoryview, entry: zipfile.ZipInfo) -> int:
     at = entry.header_offset
     signature, *lengths = _LOCAL.unpack_from(content, at)
-    if at < 0 or signature != ZIP_MEMBER:
+    if at < 0 or signature != sections.ZIP_MEMBER:
         name = printable(entry.filename)
         raise zipfile.BadZipFile(f"member {name!r} must have a header at byte {at}")
     return int(at + _LOCAL.size + sum(lengths))
 
 
 def _with_inner(
-    members: list[Section], content: memoryview, file: str, deepest: int
-) -> Iterator[Section]:
+    members: list[sections.Section], content: memoryview, file: str, deepest: int
+) -> Iterator[sections.Section]:
     for member in members:
         yield member
         inner = content[member.offset : member.offset + member.size]
-        if member.unpacked_size is None and deepest > 1 and inner[:4] == ZIP_MEMBER:
+        if member.unpacked_size is None and deepest > 1 and inner[:4] == sections.ZIP_MEMBER:
             for found in read_members(inner, f"{file}!{member.name}", deepest - 1):
                 name, offset = f"{member.name}!{found.name}", member.offset + found.offset
                 yield dataclasses.replace(found, name=name, offset=offset)
@@ -163,7 +153,7 @@ def write(file: BinaryIO, content: memoryview, name: str, new: Mapping[int, memo
             if data is None:
                 file.write(content[begin:following])
                 continue
-            more = moved(len(data), following - start)
+            more = sections.moved(len(data), following - start)
             filler = bytes(following - start + more - len(data))
             file.writelines([_stored(content[begin:start], entry, data, name), data, filler])
             shift += more

@@ -9,17 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxdelegate.op_lowering.convolution import reference
 from jaxdelegate.op_lowering.convolution.options import (
     Conv3DOptions,
     Convolution2DTransposeBiasOptions,
     TransposeConvOptions,
-)
-from jaxdelegate.op_lowering.convolution.reference import (
-    Add,
-    Run,
-    dynamic_range_transposed,
-    finish,
-    quantized_convolution,
 )
 from jaxdelegate.op_lowering.records.enums import ActivationFunctionType, Padding
 from jaxdelegate.op_lowering.spec import Shape, Specs
@@ -52,19 +46,19 @@ def transpose_conv(
 ) -> tuple[Array]:
     """[N, H, W, C] with a filter [O, h, w, C] and the shape of the output, [N, H', W', O]."""
 
-    def sums(x: Array, w: Array, add: Add = _add_products) -> Array:
+    def sums(x: Array, w: Array, add: reference.Add = _add_products) -> Array:
         strides = (o.stride_h, o.stride_w)
         w = w.transpose(1, 2, 0, 3)
         return _sums("TRANSPOSE_CONV", o, shape, x, w, strides=strides, dilations=(1, 1), add=add)
 
     specs = (inputs[2], inputs[1], *inputs[3:])
-    run = Run("TRANSPOSE_CONV", o, specs, outputs, x=x, w=w, b=b)
+    run = reference.Run("TRANSPOSE_CONV", o, specs, outputs, x=x, w=w, b=b)
     if inputs[2].is_quantized:
-        return quantized_convolution(run, sums)
+        return reference.quantized_convolution(run, sums)
     if inputs[1].is_quantized:
-        return dynamic_range_transposed(run, sums)
+        return reference.dynamic_range_transposed(run, sums)
     require_floats("TRANSPOSE_CONV", *specs, *outputs)
-    return finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
+    return reference.finish(sums(sums_of(x), sums_of(w)), b, o.fused_activation_function, outputs)
 
 
 def conv_3d_transpose(
@@ -82,7 +76,7 @@ def conv_3d_transpose(
     dilations = (o.dilation_d_factor, o.dilation_h_factor, o.dilation_w_factor)
     x, w = sums_of(x), sums_of(w)
     y = _sums("CONV_3D_TRANSPOSE", o, shape, x, w, strides=strides, dilations=dilations)
-    return finish(y, b, o.fused_activation_function, outputs)
+    return reference.finish(y, b, o.fused_activation_function, outputs)
 
 
 def _sums(
@@ -93,7 +87,7 @@ def _sums(
     w: Array,
     strides: Sequence[int],
     dilations: Sequence[int],
-    add: Add = _add_products,
+    add: reference.Add = _add_products,
 ) -> Array:
     """Sums of products over an output of the requested shape; `w` is [*size, O, C]."""
     out = tuple(int(n) for n in image_shape(f"{name} output", tuple(shape), x.ndim))
@@ -138,7 +132,7 @@ def convolution_2d_transpose_bias(
     out = (x.shape[0], height, width, w.shape[0])
     x, w = sums_of(x), sums_of(w).transpose(1, 2, 0, 3)
     y = _scatter(x, w, out, (top, left), (o.stride_h, o.stride_w), (1, 1))
-    return finish(y, b, ActivationFunctionType.NONE, outputs)
+    return reference.finish(y, b, ActivationFunctionType.NONE, outputs)
 
 
 def _grown(o: Convolution2DTransposeBiasOptions, x: Shape, w: Shape) -> list[tuple[int, int]]:
@@ -157,7 +151,7 @@ def _scatter(
     before: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
-    add: Add = _add_products,
+    add: reference.Add = _add_products,
 ) -> Array:
     """Add each pixel times the filter [*size, O, C] to the output, where it is inside.
 

@@ -10,13 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common.movement import (
-    MOVABLE,
-    integers,
-    moves,
-    why_not_axis,
-    why_not_present,
-)
+from jaxdelegate.op_lowering.common import movement
 from jaxdelegate.op_lowering.common.pointwise import why_not_one_dtype
 from jaxdelegate.op_lowering.common.signature import (
     ANY,
@@ -32,7 +26,7 @@ from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, tab
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexOptions]
-_MOVABLE, _PADDING = Input(MOVABLE), Input(is_number=True)
+_MOVABLE, _PADDING = Input(movement.MOVABLE), Input(is_number=True)
 
 
 def _lower_same(_op: _Op) -> Function:
@@ -46,12 +40,12 @@ def _why_not_roll(op: _Op) -> str | None:
     x, shifts, axes = op.inputs[:3]
     return first_reason(
         None if shifts.shape == axes.shape and len(axes.shape) < 2 else "shifts and axes differ",
-        *(why_not_axis(axis, len(x.shape)) for axis in integers(axes)),
+        *(movement.why_not_axis(axis, len(x.shape)) for axis in movement.integers(axes)),
     )
 
 
 def _lower_roll(op: _Op) -> Function:
-    shifts, axes = integers(op.inputs[1]), integers(op.inputs[2])
+    shifts, axes = movement.integers(op.inputs[1]), movement.integers(op.inputs[2])
     return lambda x, *_: (jnp.roll(x, shifts, axes),)
 
 
@@ -70,15 +64,15 @@ def _lower_permutation(_op: _Op) -> Function:
 
 def _why_not_concat(op: _Op) -> str | None:
     *values, axis = op.inputs
-    return why_not_present(*op.inputs) or first_reason(
-        *(why_not_dtype(spec, MOVABLE) for spec in values),
+    return movement.why_not_present(*op.inputs) or first_reason(
+        *(why_not_dtype(spec, movement.MOVABLE) for spec in values),
         *(why_not_one_dtype(values[0], spec) for spec in values[1:]),
         CONSTANT.why_not(axis),
     )
 
 
 def _lower_concat(op: _Op) -> Function:
-    axis = integers(op.inputs[-1])[0]
+    axis = movement.integers(op.inputs[-1])[0]
     return lambda *arrays: (jnp.concatenate(arrays[:-1], axis),)
 
 
@@ -86,7 +80,7 @@ def _lower_concat(op: _Op) -> Function:
 
 
 def _why_not_slice(op: _Op) -> str | None:
-    shape, *entries = map(integers, op.inputs[:4])
+    shape, *entries = map(movement.integers, op.inputs[:4])
     try:
         part = np.broadcast_to(np.int8(0), shape)[op.options.index(*entries)].shape
     except (ValueError, IndexError) as error:
@@ -96,7 +90,7 @@ def _why_not_slice(op: _Op) -> str | None:
 
 
 def _lower_slice(op: _Op) -> Function:
-    shape, *entries = map(integers, op.inputs[:4])
+    shape, *entries = map(movement.integers, op.inputs[:4])
     index, dtype = op.options.index(*entries), op.outputs[0].dtype
     return lambda *arrays: (jnp.zeros(shape, dtype).at[index].set(arrays[4]),)
 
@@ -129,7 +123,7 @@ def _places(
 
 def _lower_diagonals(op: _Op) -> Function:
     (*_, rows, columns), shape = op.inputs[0].shape, op.outputs[0].shape
-    row, column, inside = _places(integers(op.inputs[1]), op.options.align, rows, columns)
+    row, column, inside = _places(movement.integers(op.inputs[1]), op.options.align, rows, columns)
 
     def diagonals(x: jax.Array, _k: jax.Array, padding: jax.Array) -> tuple[jax.Array]:
         values = x[..., np.clip(row, 0, rows - 1), np.clip(column, 0, columns - 1)]
@@ -146,7 +140,7 @@ def _placed(
     diagonals: jax.Array, k: TensorSpec, align: str, others: jax.Array, shape: Shape
 ) -> jax.Array:
     """Matrices of a shape: with these diagonals, and other values around."""
-    row, column, inside = _places(integers(k), align, *shape[-2:])
+    row, column, inside = _places(movement.integers(k), align, *shape[-2:])
     source, is_placed = np.zeros(shape[-2:], np.int32), np.zeros(shape[-2:], bool)
     source[row[inside], column[inside]] = np.flatnonzero(inside)
     is_placed[row[inside], column[inside]] = True
@@ -168,15 +162,17 @@ def _diagonal_rules(version: str) -> Sequence[OpRule[FlexOptions]]:
     """The versions differ in their options."""
     diag, part, set_ = (f"Matrix{name}{version}" for name in ("Diag", "DiagPart", "SetDiag"))
     return (
-        rule(diag, [ANY, CONSTANTS32, ANY, ANY, _PADDING], _lower_matrices_of, moves(0, 4)),
-        rule(part, [ANY, CONSTANTS32, _PADDING], _lower_diagonals, moves(0, 2)),
-        rule(set_, [ANY, ANY, CONSTANTS32], _lower_set, moves(0, 1)),
+        rule(
+            diag, [ANY, CONSTANTS32, ANY, ANY, _PADDING], _lower_matrices_of, movement.moves(0, 4)
+        ),
+        rule(part, [ANY, CONSTANTS32, _PADDING], _lower_diagonals, movement.moves(0, 2)),
+        rule(set_, [ANY, ANY, CONSTANTS32], _lower_set, movement.moves(0, 1)),
     )
 
 
 RULES = table(
     rule("ConcatV2", [ANY, ANY], _lower_concat, _why_not_concat),
-    rule("EnsureShape", [ANY], _lower_same, moves(0)),
+    rule("EnsureShape", [ANY], _lower_same, movement.moves(0)),
     rule("Identity", [ANY], _lower_same),
     rule("InvertPermutation", [INDEX], _lower_permutation, _why_not_permutation),
     rule("Roll", [ANY, CONSTANTS, CONSTANTS], _lower_roll, _why_not_roll),

@@ -183,7 +183,10 @@ class FlexRaggedOptions(FlexOptions, frozen=True):
 
 
 # numpy and jax.numpy, under TensorFlow's names in small letters.
-OF_REALS = tuple("Acos Acosh Asin Asinh Atan Atanh Cosh Expm1 Log1p Sinh Tan".split())
+OF_REALS = (
+    *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh"),
+    *("Cosh", "Expm1", "Log1p", "Sinh", "Tan"),
+)
 OF_COMPLEX = ("Cos", "Exp", "Log", "Sin", "Sqrt", "Square", "Tanh")
 
 

@@ -6,13 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxdelegate.op_lowering.flex.reference_kernels import kernels
-from jaxdelegate.op_lowering.random.reference import (
-    normal_pairs,
-    philox,
-    unit,
-    unit_double,
-    words_of,
-)
+from jaxdelegate.op_lowering.random import reference
 from jaxdelegate.op_lowering.records.flex import FlexOptions
 from jaxdelegate.op_lowering.spec import Specs
 from jaxdelegate.reference.kernel import Array, Kernel, ResultShapes
@@ -30,7 +24,7 @@ def mixed_shapes(_o: FlexOptions, inputs: Specs) -> ResultShapes:
 def mixed(_o: FlexOptions, seeds: Array) -> tuple[Array, Array]:
     """A key and a counter whose lower half is 0."""
     low, high = seeds.astype(np.int64).view(np.uint64)
-    key, above = philox(_SCRAMBLE, low.reshape(1), high.reshape(1)).view(np.uint64)
+    key, above = reference.philox(_SCRAMBLE, low.reshape(1), high.reshape(1)).view(np.uint64)
     return key.reshape(1), np.array([0, above], np.uint64)
 
 
@@ -51,18 +45,18 @@ def _words(key: Array, counter: Array, algorithm: Array, n: int) -> Array:
         raise ValueError(f"a key {list(key.shape)}, a counter {list(counter.shape)} of {key.dtype}")
     if int(algorithm.reshape(())) not in (1, 3):
         raise ValueError(f"algorithm {int(algorithm)}: expected 1, which is Philox, or 3")
-    return words_of(np.concatenate([counter, key]).view(np.uint32), n)[0]
+    return reference.words_of(np.concatenate([counter, key]).view(np.uint32), n)[0]
 
 
 def _uniform(draw: Callable[[int], Array], n: int, dtype: np.dtype) -> Array:
     if dtype == np.float32:
-        return unit(draw(n))
+        return reference.unit(draw(n))
     words = draw(2 * n)
-    return unit_double(words[0::2], words[1::2])
+    return reference.unit_double(words[0::2], words[1::2])
 
 
 def _normal(draw: Callable[[int], Array], n: int, _dtype: np.dtype) -> Array:
-    return normal_pairs(draw(n + n % 2))[:n]
+    return reference.normal_pairs(draw(n + n % 2))[:n]
 
 
 def _floats(numbers: Callable[..., Array], *dtypes: type) -> Callable[..., tuple[Array]]:

@@ -13,14 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdelegate.op_lowering.common import movement
 from jaxdelegate.op_lowering.common.derivatives import padded
-from jaxdelegate.op_lowering.common.movement import (
-    integers,
-    moves,
-    why_not_indices,
-    why_not_moved,
-    why_not_present,
-)
 from jaxdelegate.op_lowering.common.pointwise import COMPLEX, NUMBERS
 from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, typed_rule
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
@@ -64,7 +58,9 @@ def _lower_transpose(op: Op[options.StablehloTransposeOptions]) -> Function:
 
 
 def _why_not_concatenate(op: Op[options.StablehloConcatenateOptions]) -> str | None:
-    return why_not_present(*op.inputs) or why_not_moved(op.context, *op.inputs, op.outputs[0])
+    return movement.why_not_present(*op.inputs) or movement.why_not_moved(
+        op.context, *op.inputs, op.outputs[0]
+    )
 
 
 def _lower_concatenate(op: Op[options.StablehloConcatenateOptions]) -> Function:
@@ -81,8 +77,8 @@ def _lower_slice(op: Op[options.StablehloSliceOptions]) -> Function:
 
 
 def _why_not_starts(starts: Specs) -> str | None:
-    return why_not_present(*starts) or first_reason(
-        why_not_indices(*starts), *map(why_not_one_value, starts)
+    return movement.why_not_present(*starts) or first_reason(
+        movement.why_not_indices(*starts), *map(why_not_one_value, starts)
     )
 
 
@@ -95,7 +91,7 @@ def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[
 
 
 def _why_not_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> str | None:
-    return moves(0)(op) or _why_not_starts(op.inputs[1:])
+    return movement.moves(0)(op) or _why_not_starts(op.inputs[1:])
 
 
 def _lower_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> Function:
@@ -110,7 +106,7 @@ def _lower_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> Functi
 
 
 def _why_not_dynamic_update(op: Op[NoOptions]) -> str | None:
-    return moves(0, 1)(op) or _why_not_starts(op.inputs[2:])
+    return movement.moves(0, 1)(op) or _why_not_starts(op.inputs[2:])
 
 
 def _lower_dynamic_update(_op: Op[NoOptions]) -> Function:
@@ -130,7 +126,7 @@ def _lower_dynamic_update(_op: Op[NoOptions]) -> Function:
 
 def _fills(position: int) -> WhyNot[Options]:
     """The `why_not` of an operator that puts the value of this input around and between others."""
-    return lambda op: moves(0, position)(op) or why_not_one_value(op.inputs[position])
+    return lambda op: movement.moves(0, position)(op) or why_not_one_value(op.inputs[position])
 
 
 def _pad(widths: Sequence[tuple[int, int, int]], shape: Shape) -> Function:
@@ -151,7 +147,7 @@ def _lower_pad(op: Op[options.StablehloPadOptions]) -> Function:
 
 
 def _lower_dilate(op: Op[NoOptions]) -> Function:
-    pad = _pad([(0, 0, d - 1) for d in integers(op.inputs[1])], op.outputs[0].shape)
+    pad = _pad([(0, 0, d - 1) for d in movement.integers(op.inputs[1])], op.outputs[0].shape)
     return lambda x, _dilations, fill: pad(x, fill)
 
 
@@ -164,11 +160,11 @@ def _lower_iota(op: Op[options.StablehloIotaOptions]) -> Function:
 
 
 RULES = table(
-    typed_rule("STABLEHLO_RESHAPE", [ANY], _lower_reshape, moves(0)),
-    typed_rule("STABLEHLO_BROADCAST_IN_DIM", [ANY], _lower_broadcast, moves(0)),
-    typed_rule("STABLEHLO_TRANSPOSE", [ANY], _lower_transpose, moves(0)),
+    typed_rule("STABLEHLO_RESHAPE", [ANY], _lower_reshape, movement.moves(0)),
+    typed_rule("STABLEHLO_BROADCAST_IN_DIM", [ANY], _lower_broadcast, movement.moves(0)),
+    typed_rule("STABLEHLO_TRANSPOSE", [ANY], _lower_transpose, movement.moves(0)),
     typed_rule("STABLEHLO_CONCATENATE", [ANY], _lower_concatenate, _why_not_concatenate),
-    typed_rule("STABLEHLO_SLICE", [ANY], _lower_slice, moves(0)),
+    typed_rule("STABLEHLO_SLICE", [ANY], _lower_slice, movement.moves(0)),
     typed_rule("STABLEHLO_DYNAMIC_SLICE", [ANY], _lower_dynamic_slice, _why_not_dynamic_slice),
     typed_rule(
         "STABLEHLO_DYNAMIC_UPDATE_SLICE", [ANY, ANY], _lower_dynamic_update, _why_not_dynamic_update
