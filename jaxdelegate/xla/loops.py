@@ -9,17 +9,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jaxlib import version as jaxlib_version
-
 from jaxdelegate.options import GpuLoops, gpu_loops
 from jaxdelegate.xla.options import platform_of
 
 _LOGGER = logging.getLogger("jaxdelegate")
 _TRIAL = "jaxdelegate.xla.loop_trial"
 _TRIAL_SECONDS = 300.0
-# Graphs have loops from CUDA 12.3 on. XLA before January 2026 crashed when it ran one again
-# (openxla/xla#35760); jaxlib 0.10 is younger.
-_CUDA, _JAXLIB = (12, 3), (0, 10)
+_CUDA = (12, 3)  # graphs have loops from this version on
 
 Version = tuple[int, ...]
 # host: the host reads the condition before each step; graph: the device does, in a CUDA graph;
@@ -38,15 +34,11 @@ def form_on(device: Any) -> Form:
     if wanted == "host" or platform != "gpu":
         return "host"
     cuda = cuda_version(device.client.platform_version)
-    return loop_form(wanted, platform, cuda, jaxlib_version.__version_info__, _passes)
+    return loop_form(wanted, platform, cuda, _passes)
 
 
 def loop_form(
-    wanted: GpuLoops,
-    platform: str,
-    cuda: Version | None,
-    jaxlib: Version,
-    passes: Callable[[], bool],
+    wanted: GpuLoops, platform: str, cuda: Version | None, passes: Callable[[], bool]
 ) -> Form:
     """How programs run their loops.
 
@@ -54,15 +46,13 @@ def loop_form(
         wanted: the switch.
         platform: "cpu", "gpu" or "tpu".
         cuda: the version that XLA was built for; None: it was built for another kind of GPU.
-        jaxlib: its version.
-        passes: whether the trial passes; called only if versions allow graphs with loops.
+        passes: whether the trial passes; called only if CUDA allows graphs with loops.
     """
     if platform != "gpu" or wanted == "host":
         return "host"
     if wanted != "tried":
         return wanted
-    can_be = cuda is not None and cuda >= _CUDA and jaxlib >= _JAXLIB
-    return "graph" if can_be and passes() else "unrolled"
+    return "graph" if cuda is not None and cuda >= _CUDA and passes() else "unrolled"
 
 
 def cuda_version(platform_version: str) -> Version | None:

@@ -4,6 +4,7 @@ For an index outside the tensor, where those kernels fail, these raise IndexErro
 """
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -40,7 +41,7 @@ def _axis_and_batch(o: GatherOptions, x: Shape, positions: Shape) -> tuple[int, 
     return axis, batch
 
 
-def gather(o: GatherOptions, x: Array, positions: Array) -> Array:
+def gather(o: GatherOptions, x: Array, positions: Array) -> Any:
     """Each batch has its own positions."""
     axis, batch = _axis_and_batch(o, x.shape, positions.shape)
     _check("GATHER", positions, x.shape[axis])
@@ -62,7 +63,7 @@ def gathered_nd_shape(_o: Options, inputs: Specs) -> tuple[Shape | None, ...]:
     return ((*indices.shape[:-1], *x.shape[indices.shape[-1] :]),)
 
 
-def gather_nd(_o: Options, x: Array, indices: Array) -> Array:
+def gather_nd(_o: Options, x: Array, indices: Array) -> Any:
     depth = indices.shape[-1]
     for i in range(depth):
         _check("GATHER_ND", indices[..., i], x.shape[i])

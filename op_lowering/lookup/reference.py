@@ -1,5 +1,7 @@
 """Lookups in tables: kernels/{embedding_lookup_sparse,hashtable_lookup,lsh_projection}.cc."""
 
+from typing import Any
+
 import numpy as np
 
 from jaxdelegate.op_lowering.lookup.options import (
@@ -109,7 +111,7 @@ def lsh_projection_shape(o: LSHProjectionOptions, inputs: Specs) -> tuple[Shape 
 
 def lsh_projection(
     o: LSHProjectionOptions, seeds: Array, x: Array, weights: Array | None = None
-) -> Array:
+) -> Any:
     """Signs of sums of hashes of the items of x, [items, ...], one for each seed [hashes, bits]."""
     if x.dtype == object:
         raise TypeError("LSH_PROJECTION: string tensors are not supported")
