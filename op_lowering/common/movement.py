@@ -1,7 +1,6 @@
 """Common parts of rules that only move data: which tensors XLA moves, axes, constant integers."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jax import lax
 
 from jaxdelegate.op_lowering.dtypes import DTYPES
 from jaxdelegate.op_lowering.records.operator import why_not_alike
-from jaxdelegate.op_lowering.rule import LoweringContext, WhyNot, first_reason
+from jaxdelegate.op_lowering.rule import LoweringContext, first_reason
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 # XLA's CPU compiler aborts the process on a concatenation of values narrower than a byte.
@@ -32,11 +31,6 @@ def why_not_moved(context: LoweringContext, *specs: TensorSpec | None) -> str | 
         *(_why_not_held(context, spec) for spec in present),
         *(_why_not_alike(present[0], spec) for spec in present[1:]),
     )
-
-
-def moves(*positions: int) -> WhyNot[Any]:
-    """The `why_not` of an operator whose result has values of these inputs."""
-    return lambda op: why_not_moved(op.context, *(op.inputs[i] for i in positions), op.outputs[0])
 
 
 def why_not_axis(axis: int, rank: int) -> str | None:

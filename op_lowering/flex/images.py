@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdelegate.op_lowering.common.movement import integers, moves
+from jaxdelegate.op_lowering.common.movement import integers
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, FLOAT32, INT32, Input
+from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, FLOAT32, INT32, MOVED, Input
 from jaxdelegate.op_lowering.common.window import (
     Window,
     pad_windows,
@@ -255,7 +255,7 @@ def _patch_windows(op: _Op) -> tuple[Window, ...]:
 
 
 def _why_not_patches(op: _Op) -> str | None:
-    return moves(0)(op) or why_not_windows(_patch_windows(op))
+    return why_not_windows(_patch_windows(op))
 
 
 def _lower_patches(op: _Op) -> Function:
@@ -392,7 +392,7 @@ RULES = table(
     _of_colors("HSVToRGB", _to_rgb, 1),
     _of_colors("RGBToHSV", _to_hsv, 1),
     rule("CropAndResize", _CROP, _lower_crop, _why_not_crop, results=[np.float32]),
-    rule("ExtractImagePatches", [ANY], _lower_patches, _why_not_patches),
+    rule("ExtractImagePatches", [MOVED], _lower_patches, _why_not_patches),
     rule("ImageProjectiveTransformV2", _PROJECT, _lower_projection, _why_not_projection),
     rule("ImageProjectiveTransformV3", [*_PROJECT, ANY], _lower_projection, _why_not_projection),
     rule(

@@ -18,6 +18,7 @@ from jaxdelegate.op_lowering.common.signature import (
     CONSTANTS,
     CONSTANTS32,
     INDEX,
+    MOVED,
     Input,
 )
 from jaxdelegate.op_lowering.flex.signature import rule
@@ -26,7 +27,7 @@ from jaxdelegate.op_lowering.rule import Function, Op, OpRule, first_reason, tab
 from jaxdelegate.op_lowering.spec import Shape, TensorSpec
 
 _Op = Op[FlexOptions]
-_MOVABLE, _PADDING = Input(movement.MOVABLE), Input(is_number=True)
+_MOVABLE, _PADDING = Input(movement.MOVABLE), Input(is_number=True, is_moved=True)
 
 
 def _lower_same(_op: _Op) -> Function:
@@ -162,17 +163,15 @@ def _diagonal_rules(version: str) -> Sequence[OpRule[FlexOptions]]:
     """The versions differ in their options."""
     diag, part, set_ = (f"Matrix{name}{version}" for name in ("Diag", "DiagPart", "SetDiag"))
     return (
-        rule(
-            diag, [ANY, CONSTANTS32, ANY, ANY, _PADDING], _lower_matrices_of, movement.moves(0, 4)
-        ),
-        rule(part, [ANY, CONSTANTS32, _PADDING], _lower_diagonals, movement.moves(0, 2)),
-        rule(set_, [ANY, ANY, CONSTANTS32], _lower_set, movement.moves(0, 1)),
+        rule(diag, [MOVED, CONSTANTS32, ANY, ANY, _PADDING], _lower_matrices_of),
+        rule(part, [MOVED, CONSTANTS32, _PADDING], _lower_diagonals),
+        rule(set_, [MOVED, MOVED, CONSTANTS32], _lower_set),
     )
 
 
 RULES = table(
     rule("ConcatV2", [ANY, ANY], _lower_concat, _why_not_concat),
-    rule("EnsureShape", [ANY], _lower_same, movement.moves(0)),
+    rule("EnsureShape", [MOVED], _lower_same),
     rule("Identity", [ANY], _lower_same),
     rule("InvertPermutation", [INDEX], _lower_permutation, _why_not_permutation),
     rule("Roll", [ANY, CONSTANTS, CONSTANTS], _lower_roll, _why_not_roll),

@@ -19,31 +19,19 @@ from jaxdelegate.op_lowering.common.movement import (
     why_not_moved,
     with_last,
 )
-from jaxdelegate.op_lowering.common.pointwise import INTEGERS
+from jaxdelegate.op_lowering.common.pointwise import BOOLS, NUMBERS
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.dtypes import FLOATS
+from jaxdelegate.op_lowering.common.signature import ANY, MOVED, WHOLE, Input, moving_rule
 from jaxdelegate.op_lowering.indexing import options
 from jaxdelegate.op_lowering.layout.rule import lower_dequantizing_lookup, why_not_dequantized
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    first_reason,
-    rule,
-    table,
-    why_not_const,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 
 def _why_not_gather(op: Op[options.GatherOptions]) -> str | None:
     x, positions = op.inputs[:2]
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        why_not_indices(positions),
-        why_not_axis(op.options.axis, len(x.shape)),
-    )
+    reason = why_not_axis(op.options.axis, len(x.shape))
     if reason is not None:
         return reason
     axis, batch = op.options.axis % len(x.shape), _batch_dims(op)
@@ -76,13 +64,8 @@ def _lower_gather(op: Op[options.GatherOptions]) -> Function:
 
 def _why_not_gather_nd(op: Op[NoOptions]) -> str | None:
     x, indices = op.inputs[:2]
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        why_not_indices(indices),
-        None if indices.shape else f"{indices.name!r} must be at least a vector",
-    )
-    if reason is not None:
-        return reason
+    if not indices.shape:
+        return f"{indices.name!r} must be at least a vector"
     depth = indices.shape[-1]
     if depth > len(x.shape):
         return f"{depth} coordinates for {len(x.shape)} dimensions"
@@ -104,13 +87,8 @@ def _lower_gather_nd(op: Op[NoOptions]) -> Function:
 
 def _why_not_scatter_nd(op: Op[NoOptions]) -> str | None:
     (indices, updates), y = op.inputs[:2], op.outputs[0]
-    reason = first_reason(
-        why_not_dtype(updates, FLOATS, INTEGERS, np.bool_),
-        why_not_indices(indices),
-        None if indices.shape else f"{indices.name!r} must be at least a vector",
-    )
-    if reason is not None:
-        return reason
+    if not indices.shape:
+        return f"{indices.name!r} must be at least a vector"
     outer, depth = indices.shape[:-1], indices.shape[-1]
     fits = 0 < depth <= len(y.shape) and updates.shape == outer + y.shape[depth:]
     return None if fits else f"updates {list(updates.shape)} do not fit {list(y.shape)}"
@@ -133,8 +111,6 @@ def _lower_scatter_nd(op: Op[NoOptions]) -> Function:
 def _why_not_sparse_to_dense(op: Op[options.SparseToDenseOptions]) -> str | None:
     indices, _shape, values, default = op.inputs[:4]
     return first_reason(
-        why_not_moved(op.context, values, default, op.outputs[0]),
-        why_not_indices(indices),
         _why_not_coordinates(indices, values, len(op.outputs[0].shape)),
         None if math.prod(default.shape) == 1 else f"{default.name!r} must hold one value",
     )
@@ -192,8 +168,6 @@ def _why_not_one_hot(op: Op[options.OneHotOptions]) -> str | None:
     axis = op.options.axis
     single = math.prod(on.shape) == math.prod(off.shape) == 1
     return first_reason(
-        why_not_moved(op.context, on, off, op.outputs[0]),
-        why_not_indices(indices),
         None if -1 <= axis <= len(indices.shape) else f"axis {axis} is outside the result",
         None if single else "on_value and off_value must be one value each",
     )
@@ -218,13 +192,8 @@ def _why_not_reverse_sequence(op: Op[options.ReverseSequenceOptions]) -> str | N
     x, lengths = op.inputs[:2]
     dims = (op.options.seq_dim, op.options.batch_dim)
     valid = len(set(dims)) == 2 and all(0 <= i < len(x.shape) for i in dims)
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        why_not_indices(lengths),
-        None if valid else f"dimensions {dims} do not name a sequence and a batch",
-    )
-    if reason is not None:
-        return reason
+    if not valid:
+        return f"dimensions {dims} do not name a sequence and a batch"
     n = x.shape[op.options.batch_dim]
     return None if lengths.shape == (n,) else f"{list(lengths.shape)} lengths for a batch of {n}"
 
@@ -247,10 +216,7 @@ def _lower_reverse_sequence(op: Op[options.ReverseSequenceOptions]) -> Function:
 
 def _why_not_matrix_diag(op: Op[NoOptions]) -> str | None:
     x = op.inputs[0]
-    return first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        None if x.shape else f"{x.name!r} must be at least a vector",
-    )
+    return None if x.shape else f"{x.name!r} must be at least a vector"
 
 
 def _lower_matrix_diag(op: Op[NoOptions]) -> Function:
@@ -272,10 +238,7 @@ def _why_not_matrix_set_diag(op: Op[NoOptions]) -> str | None:
     x, diagonal = op.inputs[:2]
     matrix = len(x.shape) >= 2
     fits = matrix and diagonal.shape == (*x.shape[:-2], min(x.shape[-2:]))
-    return first_reason(
-        why_not_moved(op.context, x, diagonal, op.outputs[0]),
-        None if fits else f"{list(diagonal.shape)} is not the diagonal of {list(x.shape)}",
-    )
+    return None if fits else f"{list(diagonal.shape)} is not the diagonal of {list(x.shape)}"
 
 
 def _lower_matrix_set_diag(_op: Op[NoOptions]) -> Function:
@@ -284,11 +247,7 @@ def _lower_matrix_set_diag(_op: Op[NoOptions]) -> Function:
 
 def _why_not_where(op: Op[NoOptions]) -> str | None:
     condition = op.inputs[0]
-    return first_reason(
-        why_not_const(condition),
-        why_not_dtype(condition, FLOATS, INTEGERS, np.bool_),
-        None if condition.shape else f"{condition.name!r} must be at least a vector",
-    )
+    return None if condition.shape else f"{condition.name!r} must be at least a vector"
 
 
 def _lower_where(op: Op[NoOptions]) -> Function:
@@ -298,11 +257,7 @@ def _lower_where(op: Op[NoOptions]) -> Function:
 
 def _why_not_unique(op: Op[options.UniqueOptions]) -> str | None:
     x = op.inputs[0]
-    return first_reason(
-        why_not_const(x),
-        why_not_dtype(x, FLOATS, INTEGERS),
-        None if len(x.shape) == 1 else f"{x.name!r} must be a vector",
-    )
+    return None if len(x.shape) == 1 else f"{x.name!r} must be a vector"
 
 
 def _lower_unique(op: Op[options.UniqueOptions]) -> Function:
@@ -315,16 +270,27 @@ def _lower_unique(op: Op[options.UniqueOptions]) -> Function:
     return lambda _x: (jnp.asarray(values), jnp.asarray(positions))
 
 
+_NUMBERS = Input(NUMBERS | BOOLS)
 RULES = table(
-    rule("GATHER", 8, _why_not_gather, _lower_gather, arity=2),
-    rule("GATHER_ND", 6, _why_not_gather_nd, _lower_gather_nd, arity=2),
-    rule("SCATTER_ND", 1, _why_not_scatter_nd, _lower_scatter_nd, arity=3),
-    rule("SPARSE_TO_DENSE", 3, _why_not_sparse_to_dense, _lower_sparse_to_dense, arity=4),
+    moving_rule("GATHER", 8, [MOVED, WHOLE], _lower_gather, _why_not_gather),
+    moving_rule("GATHER_ND", 6, [MOVED, WHOLE], _lower_gather_nd, _why_not_gather_nd),
+    moving_rule("SCATTER_ND", 1, [WHOLE, _NUMBERS, ANY], _lower_scatter_nd, _why_not_scatter_nd),
+    moving_rule(
+        "SPARSE_TO_DENSE",
+        3,
+        [WHOLE, ANY, MOVED, MOVED],
+        _lower_sparse_to_dense,
+        _why_not_sparse_to_dense,
+    ),
     rule("EMBEDDING_LOOKUP", 5, _why_not_embedding_lookup, _lower_embedding_lookup, arity=2),
-    rule("ONE_HOT", 1, _why_not_one_hot, _lower_one_hot, arity=4),
-    rule("REVERSE_SEQUENCE", 1, _why_not_reverse_sequence, _lower_reverse_sequence, arity=2),
-    rule("MATRIX_DIAG", 1, _why_not_matrix_diag, _lower_matrix_diag),
-    rule("MATRIX_SET_DIAG", 1, _why_not_matrix_set_diag, _lower_matrix_set_diag, arity=2),
-    rule("WHERE", 2, _why_not_where, _lower_where),
-    rule("UNIQUE", 1, _why_not_unique, _lower_unique),
+    moving_rule("ONE_HOT", 1, [WHOLE, ANY, MOVED, MOVED], _lower_one_hot, _why_not_one_hot),
+    moving_rule(
+        "REVERSE_SEQUENCE", 1, [MOVED, WHOLE], _lower_reverse_sequence, _why_not_reverse_sequence
+    ),
+    moving_rule("MATRIX_DIAG", 1, [MOVED], _lower_matrix_diag, _why_not_matrix_diag),
+    moving_rule(
+        "MATRIX_SET_DIAG", 1, [MOVED, MOVED], _lower_matrix_set_diag, _why_not_matrix_set_diag
+    ),
+    moving_rule("WHERE", 2, [_NUMBERS._replace(is_constant=True)], _lower_where, _why_not_where),
+    moving_rule("UNIQUE", 1, [Input(NUMBERS, is_constant=True)], _lower_unique, _why_not_unique),
 )

@@ -13,7 +13,6 @@ from jaxdelegate.op_lowering.common.basics import Array, fused_activation, why_n
 from jaxdelegate.op_lowering.common.movement import (
     integers,
     why_not_axis,
-    why_not_indices,
     why_not_moved,
     why_not_present,
     zero_point,
@@ -26,6 +25,7 @@ from jaxdelegate.op_lowering.common.quantization import (
     why_not_per_tensor,
     zero_point_of,
 )
+from jaxdelegate.op_lowering.common.signature import KNOWN, MOVED, WHOLE, moving_rule
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.layout.options import (
     ConcatenationOptions,
@@ -175,11 +175,6 @@ def _of_rows(values: np.ndarray, ids: jax.Array, taken: jax.Array) -> jax.Array:
 def _why_not_transpose(op: Op[NoOptions]) -> str | None:
     x, perm = op.inputs[:2]
     rank = len(x.shape)
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]), why_not_const(perm), why_not_indices(perm)
-    )
-    if reason is not None:
-        return reason
     once = sorted(i % max(rank, 1) for i in integers(perm)) == list(range(rank))
     return None if once else f"{integers(perm)} does not permute {rank} dimensions"
 
@@ -237,11 +232,6 @@ def _lower_pack(op: Op[PackOptions]) -> Function:
 
 def _why_not_tile(op: Op[NoOptions]) -> str | None:
     x, times = op.inputs[:2]
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]), why_not_const(times), why_not_indices(times)
-    )
-    if reason is not None:
-        return reason
     fits = len(integers(times)) == len(x.shape) and min(integers(times), default=0) >= 0
     return None if fits else f"{integers(times)} does not multiply {list(x.shape)}"
 
@@ -253,11 +243,6 @@ def _lower_tile(op: Op[NoOptions]) -> Function:
 
 def _why_not_reverse(op: Op[NoOptions]) -> str | None:
     x, axes = op.inputs[:2]
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]), why_not_const(axes), why_not_indices(axes)
-    )
-    if reason is not None:
-        return reason
     return first_reason(*(why_not_axis(axis, len(x.shape)) for axis in integers(axes)))
 
 
@@ -268,13 +253,10 @@ def _lower_reverse(op: Op[NoOptions]) -> Function:
 
 def _why_not_roll(op: Op[CustomOptions]) -> str | None:
     x, shift, axis = op.inputs[:3]
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        why_not_indices(shift, axis),
-        None if shift.shape == axis.shape else "shift and axis have different shapes",
-    )
-    if reason is not None or axis.const is None:
-        return reason
+    if shift.shape != axis.shape:
+        return "shift and axis have different shapes"
+    if axis.const is None:
+        return None
     return first_reason(*(why_not_axis(i, len(x.shape)) for i in integers(axis)))
 
 
@@ -296,9 +278,6 @@ def _lower_roll(op: Op[CustomOptions]) -> Function:
 
 def _why_not_blocks(x: TensorSpec, block: TensorSpec, margins: TensorSpec) -> str | None:
     """Why `block` [M] and `margins` [M, 2] do not fit M spatial dimensions of [N, ..., rest]."""
-    reason = first_reason(why_not_const(block, margins), why_not_indices(block, margins))
-    if reason is not None:
-        return reason
     m = len(integers(block))
     aligned = block.shape == (m,) and margins.shape == (m, 2) and m < len(x.shape)
     positive = min(integers(block), default=1) > 0 <= min(integers(margins), default=0)
@@ -312,7 +291,7 @@ def _blocks(block: TensorSpec, margins: TensorSpec) -> tuple[Shape, list[tuple[i
 
 def _why_not_space_to_batch(op: Op[NoOptions]) -> str | None:
     x, block, paddings = op.inputs[:3]
-    reason = why_not_moved(op.context, x, op.outputs[0]) or _why_not_blocks(x, block, paddings)
+    reason = _why_not_blocks(x, block, paddings)
     if reason is not None:
         return reason
     sides = zip(x.shape[1:], *_blocks(block, paddings), strict=False)
@@ -341,7 +320,7 @@ def _lower_space_to_batch(op: Op[NoOptions]) -> Function:
 
 def _why_not_batch_to_space(op: Op[NoOptions]) -> str | None:
     x, block, crops = op.inputs[:3]
-    reason = why_not_moved(op.context, x, op.outputs[0]) or _why_not_blocks(x, block, crops)
+    reason = _why_not_blocks(x, block, crops)
     if reason is not None:
         return reason
     if x.shape[0] % math.prod(integers(block)):
@@ -373,10 +352,7 @@ def _lower_batch_to_space(op: Op[NoOptions]) -> Function:
 def _why_not_space_to_depth(op: Op[SpaceToDepthOptions]) -> str | None:
     x, b = op.inputs[0], op.options.block_size
     even = b > 0 and len(x.shape) == 4 and x.shape[1] % b == x.shape[2] % b == 0
-    return first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        None if even else f"{list(x.shape)} does not divide into blocks of {b}",
-    )
+    return None if even else f"{list(x.shape)} does not divide into blocks of {b}"
 
 
 def _lower_space_to_depth(op: Op[SpaceToDepthOptions]) -> Function:
@@ -393,10 +369,7 @@ def _lower_space_to_depth(op: Op[SpaceToDepthOptions]) -> Function:
 def _why_not_depth_to_space(op: Op[DepthToSpaceOptions]) -> str | None:
     x, b = op.inputs[0], op.options.block_size
     even = b > 0 and len(x.shape) == 4 and x.shape[3] % (b * b) == 0
-    return first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        None if even else f"{list(x.shape)} does not have the channels for blocks of {b}",
-    )
+    return None if even else f"{list(x.shape)} does not have the channels for blocks of {b}"
 
 
 def _lower_depth_to_space(op: Op[DepthToSpaceOptions]) -> Function:
@@ -410,15 +383,16 @@ def _lower_depth_to_space(op: Op[DepthToSpaceOptions]) -> Function:
     return depth_to_space
 
 
+_IN_BLOCKS = [MOVED, KNOWN, KNOWN]
 RULES = table(
-    rule("TRANSPOSE", 9, _why_not_transpose, _lower_transpose, arity=2),
+    moving_rule("TRANSPOSE", 9, [MOVED, KNOWN], _lower_transpose, _why_not_transpose),
     rule("CONCATENATION", 7, _why_not_concatenation, _lower_concatenation),
     rule("PACK", 5, _why_not_pack, _lower_pack),
-    rule("TILE", 3, _why_not_tile, _lower_tile, arity=2),
-    rule("REVERSE_V2", 4, _why_not_reverse, _lower_reverse, arity=2),
-    rule("Roll", 1, _why_not_roll, _lower_roll, arity=3),
-    rule("SPACE_TO_BATCH_ND", 4, _why_not_space_to_batch, _lower_space_to_batch, arity=3),
-    rule("BATCH_TO_SPACE_ND", 4, _why_not_batch_to_space, _lower_batch_to_space, arity=3),
-    rule("SPACE_TO_DEPTH", 2, _why_not_space_to_depth, _lower_space_to_depth),
-    rule("DEPTH_TO_SPACE", 2, _why_not_depth_to_space, _lower_depth_to_space),
+    moving_rule("TILE", 3, [MOVED, KNOWN], _lower_tile, _why_not_tile),
+    moving_rule("REVERSE_V2", 4, [MOVED, KNOWN], _lower_reverse, _why_not_reverse),
+    moving_rule("Roll", 1, [MOVED, WHOLE, WHOLE], _lower_roll, _why_not_roll),
+    moving_rule("SPACE_TO_BATCH_ND", 4, _IN_BLOCKS, _lower_space_to_batch, _why_not_space_to_batch),
+    moving_rule("BATCH_TO_SPACE_ND", 4, _IN_BLOCKS, _lower_batch_to_space, _why_not_batch_to_space),
+    moving_rule("SPACE_TO_DEPTH", 2, [MOVED], _lower_space_to_depth, _why_not_space_to_depth),
+    moving_rule("DEPTH_TO_SPACE", 2, [MOVED], _lower_depth_to_space, _why_not_depth_to_space),
 )

@@ -8,19 +8,12 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.derivatives import padded
-from jaxdelegate.op_lowering.common.movement import integers, why_not_moved, zero_point
+from jaxdelegate.op_lowering.common.movement import integers, zero_point
+from jaxdelegate.op_lowering.common.signature import ANY, MOVED, moving_rule
 from jaxdelegate.op_lowering.padding.options import MirrorPadOptions
 from jaxdelegate.op_lowering.records.enums import MirrorPadMode
 from jaxdelegate.op_lowering.records.record import Options
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    first_reason,
-    optional,
-    rule,
-    table,
-    why_not_const,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, optional, table, why_not_const
 from jaxdelegate.op_lowering.spec import TensorSpec
 
 _Widths = list[tuple[int, int]]  # before and after, for each dimension
@@ -46,11 +39,8 @@ def _widths(paddings: TensorSpec) -> _Widths:
 def _why_not_pad(op: Op[Options]) -> str | None:
     x, fill = op.inputs[0], optional(op.inputs, 2)
     one = fill is None or math.prod(fill.shape) == 1
-    return first_reason(
-        why_not_moved(op.context, x, op.outputs[0], fill),
-        _why_not_widths(x, op.inputs[1]),
-        None if one else "the value to pad with must be one value",
-    )
+    reason = None if one else "the value to pad with must be one value"
+    return _why_not_widths(x, op.inputs[1]) or reason
 
 
 def _lower_pad(op: Op[Options]) -> Function:
@@ -65,7 +55,7 @@ def _lower_pad(op: Op[Options]) -> Function:
 
 def _why_not_mirror_pad(op: Op[MirrorPadOptions]) -> str | None:
     x, paddings = op.inputs[:2]
-    reason = first_reason(why_not_moved(op.context, x, op.outputs[0]), _why_not_widths(x, paddings))
+    reason = _why_not_widths(x, paddings)
     if reason is not None:
         return reason
     edge = _edge(op.options)
@@ -94,7 +84,7 @@ def _lower_mirror_pad(op: Op[MirrorPadOptions]) -> Function:
 
 
 RULES = table(
-    rule("PAD", 6, _why_not_pad, _lower_pad, arity=2),
-    rule("PADV2", 6, _why_not_pad, _lower_pad, arity=2),
-    rule("MIRROR_PAD", 3, _why_not_mirror_pad, _lower_mirror_pad, arity=2),
+    moving_rule("PAD", 6, [MOVED, ANY, MOVED], _lower_pad, _why_not_pad, arity=2),
+    moving_rule("PADV2", 6, [MOVED, ANY, MOVED], _lower_pad, _why_not_pad, arity=2),
+    moving_rule("MIRROR_PAD", 3, [MOVED, ANY], _lower_mirror_pad, _why_not_mirror_pad),
 )

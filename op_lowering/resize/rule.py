@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxdelegate.op_lowering.common.movement import why_not_moved
 from jaxdelegate.op_lowering.common.pointwise import why_not_stored
+from jaxdelegate.op_lowering.common.signature import ANY, MOVED, moving_rule
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.resize.options import (
     ResizeBilinearOptions,
@@ -153,10 +154,7 @@ RESIZE_BILINEAR = rule("RESIZE_BILINEAR", 4, _why_not_bilinear, _lower_bilinear,
 
 
 def _why_not_nearest(op: Op[ResizeNearestNeighborOptions]) -> str | None:
-    image, size = op.inputs[:2]
-    return first_reason(
-        _why_not_size(image, size, at_least=0), why_not_moved(op.context, image, op.outputs[0])
-    )
+    return _why_not_size(*op.inputs[:2], at_least=0)
 
 
 def _nearest(n_in: int, n_out: int, o: ResizeNearestNeighborOptions) -> np.ndarray:
@@ -182,8 +180,8 @@ def _lower_nearest(op: Op[ResizeNearestNeighborOptions]) -> Function:
     return resize_nearest_neighbor
 
 
-RESIZE_NEAREST_NEIGHBOR = rule(
-    "RESIZE_NEAREST_NEIGHBOR", 4, _why_not_nearest, _lower_nearest, arity=2
+RESIZE_NEAREST_NEIGHBOR = moving_rule(
+    "RESIZE_NEAREST_NEIGHBOR", 4, [MOVED, ANY], _lower_nearest, _why_not_nearest
 )
 
 RULES = table(RESIZE_BILINEAR, RESIZE_NEAREST_NEIGHBOR)

@@ -10,23 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common.movement import (
-    MOVABLE,
-    integers,
-    why_not_indices,
-    why_not_moved,
-)
+from jaxdelegate.op_lowering.common.movement import MOVABLE, integers
+from jaxdelegate.op_lowering.common.signature import ANY, KNOWN, MOVED, Input, dtypes, moving_rule
 from jaxdelegate.op_lowering.records.custom import CustomOptions
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Op,
-    first_reason,
-    rule,
-    table,
-    why_not_const,
-    why_not_dtype,
-)
+from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table, why_not_dtype
 from jaxdelegate.op_lowering.shape.options import ShapeOptions
 from jaxdelegate.op_lowering.spec import Shape
 
@@ -34,10 +22,9 @@ from jaxdelegate.op_lowering.spec import Shape
 def _why_not_reshape(op: Op[Options]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     same = math.prod(x.shape) == math.prod(y.shape)
-    return first_reason(
-        why_not_moved(op.context, x, y),
-        None if same else f"{list(x.shape)} and {list(y.shape)} hold different numbers of values",
-    )
+    if same:
+        return None
+    return f"{list(x.shape)} and {list(y.shape)} hold different numbers of values"
 
 
 def _lower_reshape(op: Op[Options]) -> Function:
@@ -66,10 +53,7 @@ def _lower_rank(op: Op[NoOptions]) -> Function:
 def _why_not_broadcast_to(op: Op[NoOptions]) -> str | None:
     x, y = op.inputs[0], op.outputs[0]
     fits = _broadcasts(x.shape, y.shape)
-    return first_reason(
-        why_not_moved(op.context, x, y),
-        None if fits else f"{list(x.shape)} does not broadcast to {list(y.shape)}",
-    )
+    return None if fits else f"{list(x.shape)} does not broadcast to {list(y.shape)}"
 
 
 def _broadcasts(shape: Shape, to: Shape) -> bool:
@@ -85,11 +69,7 @@ def _lower_broadcast_to(op: Op[NoOptions]) -> Function:
 def _why_not_broadcast_args(op: Op[NoOptions]) -> str | None:
     a, b = op.inputs[:2]
     vectors = len(a.shape) == len(b.shape) == 1
-    return first_reason(
-        why_not_moved(op.context, a, b, op.outputs[0]),
-        why_not_indices(a, b),
-        None if vectors else "both shapes must be vectors",
-    )
+    return None if vectors else "both shapes must be vectors"
 
 
 def _lower_broadcast_args(op: Op[NoOptions]) -> Function:
@@ -106,10 +86,7 @@ def _lower_broadcast_args(op: Op[NoOptions]) -> Function:
 def _why_not_fill(op: Op[NoOptions]) -> str | None:
     value = op.inputs[1]
     one = math.prod(value.shape) == 1
-    return first_reason(
-        why_not_moved(op.context, value, op.outputs[0]),
-        None if one else f"{value.name!r} must hold one value, has shape {list(value.shape)}",
-    )
+    return None if one else f"{value.name!r} must hold one value, has shape {list(value.shape)}"
 
 
 def _lower_fill(op: Op[NoOptions]) -> Function:
@@ -119,11 +96,7 @@ def _lower_fill(op: Op[NoOptions]) -> Function:
 
 def _why_not_range(op: Op[NoOptions]) -> str | None:
     scalars = all(spec.shape == () for spec in op.inputs[:3])
-    return first_reason(
-        why_not_const(*op.inputs[:3]),
-        *(why_not_dtype(spec, np.int32, np.int64, np.float32) for spec in op.inputs[:3]),
-        None if scalars else "start, limit and delta must be scalars",
-    )
+    return None if scalars else "start, limit and delta must be scalars"
 
 
 def _lower_range(op: Op[NoOptions]) -> Function:
@@ -135,10 +108,6 @@ def _lower_range(op: Op[NoOptions]) -> Function:
     return lambda _start, _limit, _delta: (jnp.asarray(values),)
 
 
-def _why_not_gradient_args(op: Op[CustomOptions]) -> str | None:
-    return first_reason(why_not_const(*op.inputs[:2]), why_not_indices(*op.inputs[:2]))
-
-
 def _lower_gradient_args(op: Op[CustomOptions]) -> Function:
     a, b = (integers(spec) for spec in op.inputs[:2])
     rank = max(len(a), len(b))
@@ -148,15 +117,17 @@ def _lower_gradient_args(op: Op[CustomOptions]) -> Function:
     return lambda _a, _b: tuple(jnp.asarray(axis) for axis in axes)
 
 
+_TERM = Input(dtypes(np.int32, np.int64, np.float32), is_constant=True)
+_SIZES = Input(is_moved=True, is_whole=True)
 RULES = table(
-    rule("RESHAPE", 1, _why_not_reshape, _lower_reshape),
-    rule("SQUEEZE", 2, _why_not_reshape, _lower_reshape),
-    rule("EXPAND_DIMS", 1, _why_not_reshape, _lower_reshape, arity=2),
+    moving_rule("RESHAPE", 1, [MOVED], _lower_reshape, _why_not_reshape),
+    moving_rule("SQUEEZE", 2, [MOVED], _lower_reshape, _why_not_reshape),
+    moving_rule("EXPAND_DIMS", 1, [MOVED, ANY], _lower_reshape, _why_not_reshape),
     rule("SHAPE", 1, _why_not_shape, _lower_shape),
     rule("RANK", 1, _why_not_shape, _lower_rank),
-    rule("BROADCAST_TO", 4, _why_not_broadcast_to, _lower_broadcast_to, arity=2),
-    rule("BROADCAST_ARGS", 1, _why_not_broadcast_args, _lower_broadcast_args, arity=2),
-    rule("FILL", 5, _why_not_fill, _lower_fill, arity=2),
-    rule("RANGE", 2, _why_not_range, _lower_range, arity=3),
-    rule("BroadcastGradientArgs", 1, _why_not_gradient_args, _lower_gradient_args, arity=2),
+    moving_rule("BROADCAST_TO", 4, [MOVED, ANY], _lower_broadcast_to, _why_not_broadcast_to),
+    moving_rule("BROADCAST_ARGS", 1, [_SIZES] * 2, _lower_broadcast_args, _why_not_broadcast_args),
+    moving_rule("FILL", 5, [ANY, MOVED], _lower_fill, _why_not_fill),
+    moving_rule("RANGE", 2, [_TERM] * 3, _lower_range, _why_not_range),
+    moving_rule("BroadcastGradientArgs", 1, [KNOWN, KNOWN], _lower_gradient_args),
 )

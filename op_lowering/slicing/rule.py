@@ -17,23 +17,10 @@ from jax.custom_batching import custom_vmap
 
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.fusion_barrier import fused_alone, traced_once
-from jaxdelegate.op_lowering.common.movement import (
-    integers,
-    why_not_axis,
-    why_not_indices,
-    why_not_moved,
-)
+from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
+from jaxdelegate.op_lowering.common.signature import ANY, KNOWN, MOVED, WHOLE, moving_rule
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
-from jaxdelegate.op_lowering.rule import (
-    Function,
-    Lowered,
-    LoweringContext,
-    Op,
-    first_reason,
-    rule,
-    table,
-    why_not_const,
-)
+from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Op, first_reason, table
 from jaxdelegate.op_lowering.slicing import cache_update_mosaic
 from jaxdelegate.op_lowering.slicing.options import (
     SplitOptions,
@@ -48,11 +35,8 @@ def _why_not_slice(op: Op[NoOptions]) -> str | None:
     x, begin, size = op.inputs[:3]
     rank = len(x.shape)
     aligned = begin.shape == size.shape == (rank,)
-    return first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        why_not_indices(begin, size),
-        None if aligned else f"begin and size must be vectors of {rank}",
-    ) or _why_not_inside(x, begin, op.outputs[0])
+    reason = None if aligned else f"begin and size must be vectors of {rank}"
+    return reason or _why_not_inside(x, begin, op.outputs[0])
 
 
 def _why_not_inside(x: TensorSpec, begin: TensorSpec, y: TensorSpec) -> str | None:
@@ -183,12 +167,7 @@ def _slicing(op: Op[StridedSliceOptions]) -> _Slicing:
 def _why_not_strided_slice(op: Op[StridedSliceOptions]) -> str | None:
     x, *places = op.inputs[:4]
     vectors = len({place.shape for place in places}) == len(places[0].shape) == 1
-    reason = first_reason(
-        why_not_moved(op.context, x, op.outputs[0]),
-        why_not_indices(*places),
-        why_not_const(places[2]),
-        None if vectors else "begin, end and strides must be vectors of one length",
-    )
+    reason = None if vectors else "begin, end and strides must be vectors of one length"
     return reason or _why_not_taken(_slicing(op), x.shape, op.outputs[0].shape)
 
 
@@ -234,24 +213,16 @@ def _take_ranges(x: jax.Array, ranges: list[range]) -> jax.Array:
 
 
 def _why_not_split(op: Op[SplitOptions]) -> str | None:
-    return _why_not_pieces(op.context, op.inputs[1], op.inputs[0], op.outputs)
+    return _why_not_pieces(op.inputs[1], op.inputs[0], op.outputs)
 
 
 def _why_not_split_v(op: Op[SplitVOptions]) -> str | None:
-    return _why_not_pieces(op.context, op.inputs[0], op.inputs[2], op.outputs)
+    return _why_not_pieces(op.inputs[0], op.inputs[2], op.outputs)
 
 
-def _why_not_pieces(
-    context: LoweringContext, x: TensorSpec, axis: TensorSpec, outputs: Specs
-) -> str | None:
-    reason = first_reason(
-        why_not_moved(context, x, *outputs),
-        why_not_const(axis),
-        why_not_indices(axis),
-        None if math.prod(axis.shape) == 1 else f"{axis.name!r} must hold one axis",
-    )
-    if reason is not None:
-        return reason
+def _why_not_pieces(x: TensorSpec, axis: TensorSpec, outputs: Specs) -> str | None:
+    if math.prod(axis.shape) != 1:
+        return f"{axis.name!r} must hold one axis"
     at = integers(axis)[0]
     return why_not_axis(at, len(x.shape)) or _why_not_sum(x, at, outputs)
 
@@ -288,9 +259,7 @@ def _cutter(x: TensorSpec, axis: int, outputs: Specs) -> Function:
 
 def _why_not_unpack(op: Op[UnpackOptions]) -> str | None:
     x, axis = op.inputs[0], op.options.axis
-    reason = first_reason(
-        why_not_moved(op.context, x, *op.outputs), why_not_axis(axis, len(x.shape))
-    )
+    reason = why_not_axis(axis, len(x.shape))
     if reason is not None:
         return reason
     n = x.shape[axis]
@@ -309,8 +278,6 @@ def _why_not_dynamic_update_slice(op: Op[Options]) -> str | None:
     )
     aligned = start.shape == (len(x.shape),)
     return first_reason(
-        why_not_moved(op.context, x, update, op.outputs[0]),
-        why_not_indices(start),
         None if inside else f"{list(update.shape)} does not fit into {list(x.shape)}",
         None if aligned else f"{start.name!r} must be a vector of {len(x.shape)}",
     )
@@ -398,16 +365,22 @@ _UPDATED: Callable[..., jax.Array] = traced_once(_updated_on_cpu(in_place=False)
 
 
 RULES = table(
-    rule("SLICE", 8, _why_not_slice, _lower_slice, arity=3),
-    rule("STRIDED_SLICE", 8, _why_not_strided_slice, _lower_strided_slice, arity=4),
-    rule("SPLIT", 5, _why_not_split, _lower_split, arity=2),
-    rule("SPLIT_V", 3, _why_not_split_v, _lower_split_v, arity=3),
-    rule("UNPACK", 6, _why_not_unpack, _lower_unpack),
-    rule(
+    moving_rule("SLICE", 8, [MOVED, WHOLE, WHOLE], _lower_slice, _why_not_slice),
+    moving_rule(
+        "STRIDED_SLICE",
+        8,
+        [MOVED, WHOLE, WHOLE, KNOWN],
+        _lower_strided_slice,
+        _why_not_strided_slice,
+    ),
+    moving_rule("SPLIT", 5, [KNOWN, MOVED], _lower_split, _why_not_split),
+    moving_rule("SPLIT_V", 3, [MOVED, ANY, KNOWN], _lower_split_v, _why_not_split_v),
+    moving_rule("UNPACK", 6, [MOVED], _lower_unpack, _why_not_unpack),
+    moving_rule(
         "DYNAMIC_UPDATE_SLICE",
         6,
-        _why_not_dynamic_update_slice,
+        [MOVED, MOVED, WHOLE],
         _lower_dynamic_update_slice,
-        arity=3,
+        _why_not_dynamic_update_slice,
     ),
 )

@@ -6,15 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdelegate.op_lowering.common.movement import why_not_moved
+from jaxdelegate.op_lowering.common.signature import Input, moving_rule
 from jaxdelegate.op_lowering.records.record import NoOptions
-from jaxdelegate.op_lowering.rule import Function, Op, first_reason, rule, table, why_not_const
+from jaxdelegate.op_lowering.rule import Function, Op, table
 from jaxdelegate.op_lowering.spec import Shape, Sparsity
-
-
-def _why_not_densify(op: Op[NoOptions]) -> str | None:
-    x = op.inputs[0]
-    return first_reason(why_not_const(x), why_not_moved(op.context, x, op.outputs[0]))
 
 
 def _strides(sparsity: Sparsity, shape: Shape) -> list[int]:
@@ -55,4 +50,5 @@ def _lower_densify(op: Op[NoOptions]) -> Function:
     return densify
 
 
-RULES = table(rule("DENSIFY", 1, _why_not_densify, _lower_densify))
+_STORED = Input(is_constant=True, is_moved=True)
+RULES = table(moving_rule("DENSIFY", 1, [_STORED], _lower_densify))

@@ -14,7 +14,6 @@ from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import scalar
 from jaxdelegate.op_lowering.common.derivatives import derived_as
-from jaxdelegate.op_lowering.common.movement import moves
 from jaxdelegate.op_lowering.common.pointwise import (
     BOOL,
     BOOLS,
@@ -26,7 +25,7 @@ from jaxdelegate.op_lowering.common.pointwise import (
     Operands,
     pointwise,
 )
-from jaxdelegate.op_lowering.common.signature import ANY, REAL_OF, Input, typed_rule
+from jaxdelegate.op_lowering.common.signature import MOVED, REAL_OF, Input, typed_rule
 from jaxdelegate.op_lowering.dtypes import FLOATS
 from jaxdelegate.op_lowering.records.enums import (
     StablehloComparisonDirection,
@@ -214,9 +213,7 @@ RULES = table(
     _unary("STABLEHLO_FLOOR", lax.floor, FLOATS),
     typed_rule("STABLEHLO_COMPARE", [_ELEMENT, _SAME], _lower_compare, results=[BOOLS]),
     typed_rule("STABLEHLO_CONVERT", [_ELEMENT], _lower_convert, results=[ELEMENTS]),
-    typed_rule(
-        "STABLEHLO_SELECT", [Input(BOOLS), ANY, ANY], _lower_select, moves(1, 2), results=[None]
-    ),
+    typed_rule("STABLEHLO_SELECT", [Input(BOOLS), MOVED, MOVED], _lower_select, results=[None]),
     typed_rule("STABLEHLO_CLAMP", [_ELEMENT, _SAME, _SAME], _lower_clamp),
     rule("STABLEHLO_CUSTOM_CALL", 1, _why_not_custom_call, _lower_custom_call, arity=0),
 )

@@ -15,15 +15,10 @@ import numpy as np
 from jax import lax
 
 from jaxdelegate.op_lowering.common.basics import int32_indices
-from jaxdelegate.op_lowering.common.movement import (
-    moves,
-    why_not_indices,
-    why_not_present,
-    with_last,
-)
+from jaxdelegate.op_lowering.common.movement import why_not_indices, why_not_present, with_last
 from jaxdelegate.op_lowering.common.pointwise import why_not_one_dtype
 from jaxdelegate.op_lowering.common.products import nothing
-from jaxdelegate.op_lowering.common.signature import ANY, typed_rule
+from jaxdelegate.op_lowering.common.signature import ANY, MOVED, WHOLE, typed_rule
 from jaxdelegate.op_lowering.rule import Function, Op, first_reason, table, why_not_dtype
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.op_lowering.stablehlo.body import Body, why_not_body
@@ -46,10 +41,6 @@ def _index_vectors(indices: jax.Array, axis: int) -> jax.Array:
 
 
 # ---- GATHER
-
-
-def _why_not_gather(op: Op[StablehloGatherOptions]) -> str | None:
-    return moves(0)(op) or why_not_indices(op.inputs[1])
 
 
 def _lower_gather(op: Op[StablehloGatherOptions]) -> Function:
@@ -229,6 +220,6 @@ def _one_by_one(
 
 
 RULES = table(
-    typed_rule("STABLEHLO_GATHER", [ANY, ANY], _lower_gather, _why_not_gather),
+    typed_rule("STABLEHLO_GATHER", [MOVED, WHOLE], _lower_gather),
     typed_rule("STABLEHLO_SCATTER", [ANY, ANY, ANY], _lower_scatter, _why_not_scatter),
 )

@@ -16,7 +16,7 @@ from jax import lax
 from jaxdelegate.op_lowering.common import movement
 from jaxdelegate.op_lowering.common.derivatives import padded
 from jaxdelegate.op_lowering.common.pointwise import COMPLEX, NUMBERS
-from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, typed_rule
+from jaxdelegate.op_lowering.common.signature import ANY, CONSTANTS32, MOVED, typed_rule
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import Function, Op, WhyNot, first_reason, table
 from jaxdelegate.op_lowering.spec import Shape, Specs, TensorSpec
@@ -91,7 +91,7 @@ def _clamped(starts: Sequence[Any], shape: Shape, sizes: Sequence[int]) -> list[
 
 
 def _why_not_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> str | None:
-    return movement.moves(0)(op) or _why_not_starts(op.inputs[1:])
+    return _why_not_starts(op.inputs[1:])
 
 
 def _lower_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> Function:
@@ -106,7 +106,7 @@ def _lower_dynamic_slice(op: Op[options.StablehloDynamicSliceOptions]) -> Functi
 
 
 def _why_not_dynamic_update(op: Op[NoOptions]) -> str | None:
-    return movement.moves(0, 1)(op) or _why_not_starts(op.inputs[2:])
+    return _why_not_starts(op.inputs[2:])
 
 
 def _lower_dynamic_update(_op: Op[NoOptions]) -> Function:
@@ -126,7 +126,7 @@ def _lower_dynamic_update(_op: Op[NoOptions]) -> Function:
 
 def _fills(position: int) -> WhyNot[Options]:
     """The `why_not` of an operator that puts the value of this input around and between others."""
-    return lambda op: movement.moves(0, position)(op) or why_not_one_value(op.inputs[position])
+    return lambda op: why_not_one_value(op.inputs[position])
 
 
 def _pad(widths: Sequence[tuple[int, int, int]], shape: Shape) -> Function:
@@ -160,16 +160,19 @@ def _lower_iota(op: Op[options.StablehloIotaOptions]) -> Function:
 
 
 RULES = table(
-    typed_rule("STABLEHLO_RESHAPE", [ANY], _lower_reshape, movement.moves(0)),
-    typed_rule("STABLEHLO_BROADCAST_IN_DIM", [ANY], _lower_broadcast, movement.moves(0)),
-    typed_rule("STABLEHLO_TRANSPOSE", [ANY], _lower_transpose, movement.moves(0)),
+    typed_rule("STABLEHLO_RESHAPE", [MOVED], _lower_reshape),
+    typed_rule("STABLEHLO_BROADCAST_IN_DIM", [MOVED], _lower_broadcast),
+    typed_rule("STABLEHLO_TRANSPOSE", [MOVED], _lower_transpose),
     typed_rule("STABLEHLO_CONCATENATE", [ANY], _lower_concatenate, _why_not_concatenate),
-    typed_rule("STABLEHLO_SLICE", [ANY], _lower_slice, movement.moves(0)),
-    typed_rule("STABLEHLO_DYNAMIC_SLICE", [ANY], _lower_dynamic_slice, _why_not_dynamic_slice),
+    typed_rule("STABLEHLO_SLICE", [MOVED], _lower_slice),
+    typed_rule("STABLEHLO_DYNAMIC_SLICE", [MOVED], _lower_dynamic_slice, _why_not_dynamic_slice),
     typed_rule(
-        "STABLEHLO_DYNAMIC_UPDATE_SLICE", [ANY, ANY], _lower_dynamic_update, _why_not_dynamic_update
+        "STABLEHLO_DYNAMIC_UPDATE_SLICE",
+        [MOVED] * 2,
+        _lower_dynamic_update,
+        _why_not_dynamic_update,
     ),
-    typed_rule("STABLEHLO_PAD", [ANY, ANY], _lower_pad, _fills(1)),
-    typed_rule("DILATE", [ANY, CONSTANTS32, ANY], _lower_dilate, _fills(2)),
+    typed_rule("STABLEHLO_PAD", [MOVED, MOVED], _lower_pad, _fills(1)),
+    typed_rule("DILATE", [MOVED, CONSTANTS32, MOVED], _lower_dilate, _fills(2)),
     typed_rule("STABLEHLO_IOTA", [], _lower_iota, results=[NUMBERS | COMPLEX]),
 )
