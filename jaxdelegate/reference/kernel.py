@@ -114,7 +114,7 @@ def without_specs(function: Function) -> Run:
 
 
 def as_run(function: Function) -> Run:
-    """As `without_specs`; the results are stored in the dtypes of the outputs."""
+    """A kernel's `run` that stores the function's results in the dtypes of the outputs."""
 
     def run(o: Options, _inputs: Specs, outputs: Specs, *arrays: Array) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):  # overflow, NaN and division by zero are valid results
