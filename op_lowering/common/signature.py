@@ -116,8 +116,8 @@ def moving_rule(
     **traits: Any,
 ) -> OpRule[Any]:
     """The typed_rule of an operator that moves values, or yields places and shapes."""
-    traits = {"max_version": max_version, "results": [None]} | traits
-    return typed_rule(name, inputs, lower, why_not, **traits)
+    traits["max_version"] = max_version
+    return typed_rule(name, inputs, lower, why_not, results=[None], **traits)
 
 
 def _why_not_result(inputs: Specs, y: TensorSpec, result: Result) -> str | None:
