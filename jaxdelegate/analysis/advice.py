@@ -18,7 +18,6 @@ from jaxdelegate.text import plural
 def findings(
     model: Model, graphs: Sequence[Graph], subgraphs: Sequence[SubgraphAnalysis], sizes: Sizes
 ) -> tuple[Finding, ...]:
-    """All advice, rule by rule in the order of `_GRAPH_RULES`, the rules of the file last."""
     advice = [finding for rule in _GRAPH_RULES for graph in graphs for finding in rule(graph)]
     advice += [finding for subgraph in subgraphs for finding in _quantized_modes(subgraph)]
     advice += advice_content.duplicates(model)

@@ -83,7 +83,6 @@ def _float_nodes(graph: Graph, risk: Float16) -> list[Node]:
 
 
 def _extent(node: Node) -> int | None:
-    """The number of elements that a reduction adds for each output."""
     source, result = node.inputs[0], node.outputs[0]
     if source.is_dynamic or result.is_dynamic or not np.prod(result.shape, dtype=np.int64):
         return None
@@ -318,7 +317,6 @@ def _first(tensors: Sequence[Tensor], most: int) -> str:
 
 
 def duplicates(model: Model) -> list[Finding]:
-    """Constants in buffers of their own with the same bytes, the most wasteful first."""
     groups: dict[tuple[int, bytes], dict[int, tuple[int, Tensor]]] = {}
     for subgraph in model.subgraphs:
         for tensor in subgraph.tensors:

@@ -127,7 +127,6 @@ def _options(delegate: SimpleDelegate | None) -> Mapping[str, Any]:
 def _other_mode(
     model: Model, delegate: SimpleDelegate | None
 ) -> tuple[str, Sequence[Graph]] | None:
-    """The other `quant_mode` and its plan, if the model is quantized."""
     if not isinstance(delegate, JaxDelegate) or not _is_quantized(model):
         return None
     is_view = delegate.lowering_context.quant_mode == "float_view"

@@ -29,7 +29,6 @@ _TENSORS = (
 
 
 def html_page(analysis: ModelAnalysis) -> str:
-    """The page: advice, and each subgraph's costs, operators and tensors."""
     parts = [
         element("h1", analysis.source),
         element("p", f"{analysis.delegate} of jaxdelegate {analysis.version}, {analysis.device}"),

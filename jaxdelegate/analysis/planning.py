@@ -59,7 +59,6 @@ class Graph:
         return self.subgraph.tensors
 
     def names(self, operators: Iterable[int]) -> str:
-        """The different names of some of its operators."""
         return ", ".join(sorted({self.nodes[i].name for i in operators}))
 
     def finding(
@@ -71,7 +70,6 @@ class Graph:
         /,
         **numbers: float,
     ) -> Finding:
-        """Advice on some of its operators."""
         return Finding(kind, self.index, tuple(operators), message, remedy, numbers)
 
     @functools.cached_property
@@ -110,7 +108,6 @@ class Graph:
         return specs_bytes(self.specs[t] for t in set(tensors) if 0 <= t < n)
 
     def only_consumer(self, node: Node) -> Node | None:
-        """The only reader of this operator's only output, if there is one."""
         outputs = [t for t in node.operator.outputs if t >= 0]
         if len(outputs) != 1 or outputs[0] in self.subgraph.outputs:
             return None
@@ -118,13 +115,11 @@ class Graph:
         return self.nodes[readers[0]] if len(readers) == 1 else None
 
     def n_partitions(self, delegated: Iterable[int]) -> int:
-        """The number of partitions if exactly these operators were delegated."""
         steps = [PlannedOperator(node) for node in self.nodes]
         subsets = node_subsets.independent_subsets(steps, set(delegated))
         return sum(subset.is_delegated for subset in subsets)
 
     def kind(self, tensor: Tensor) -> str:
-        """A tensor's role in this subgraph, as in `TensorAnalysis.kind`."""
         if tensor.index in self.subgraph.inputs:
             return "input"
         if tensor.is_variable:
@@ -168,11 +163,7 @@ def planned_graphs(model: Model, delegate: SimpleDelegate | None) -> tuple[Graph
 def in_stock_interpreter(
     graphs: Sequence[Graph], delegate: SimpleDelegate | None
 ) -> tuple[Graph, ...]:
-    """The graphs with the partitions of ai_edge_litert's interpreter, which forms its own.
-
-    Raises:
-        InterpreterError: the interpreter does not open the model.
-    """
+    """The graphs with ai_edge_litert's partitions; an InterpreterError if it refuses the model."""
     stock = importlib.import_module("ai_edge_litert.interpreter")
     planner = _Planner(delegate, TransferCost() if delegate is None else delegate.transfer_cost)
     content = bytes(graphs[0].model.content)

@@ -34,8 +34,6 @@ class TensorAnalysis:
 
 @dataclasses.dataclass(frozen=True)
 class OperatorAnalysis:
-    """An operator: what it is, what it costs, and where it runs."""
-
     index: int
     name: str  # the builtin operator's, or the custom operator's
     version: int
@@ -73,8 +71,6 @@ class PartitionAnalysis:
 
 @dataclasses.dataclass(frozen=True)
 class OtherMode:
-    """The plan with the other `quant_mode`, for a quantized model."""
-
     quant_mode: str
     delegated: int
     partitions: int
@@ -96,7 +92,6 @@ class SubgraphAnalysis:
 
     @property
     def flops(self) -> int:
-        """Operations of all operators whose count is known."""
         return sum(op.cost.flops or 0 for op in self.operators)
 
     @property
@@ -106,7 +101,6 @@ class SubgraphAnalysis:
 
     @property
     def uncounted(self) -> tuple[int, ...]:
-        """Operators whose number of operations is not known before the run."""
         return tuple(op.index for op in self.operators if op.cost.flops is None)
 
     @property
@@ -117,8 +111,6 @@ class SubgraphAnalysis:
 
 @dataclasses.dataclass(frozen=True)
 class SignatureAnalysis:
-    """The tensor indices of a subgraph's inputs and outputs by name."""
-
     key: str
     subgraph: int
     inputs: Mapping[str, int]
@@ -168,7 +160,6 @@ class ModelAnalysis:
 
     @property
     def is_compatible(self) -> bool:
-        """Whether the delegate takes every operator of all entry points."""
         return not any(subgraph.left for subgraph in self.entries)
 
     @property
@@ -182,7 +173,6 @@ class ModelAnalysis:
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The records as dictionaries, lists, strings and numbers only."""
         record: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
         record |= {f.name: json_value(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return record
@@ -322,7 +312,6 @@ def _costs(subgraph: SubgraphAnalysis) -> Iterator[str]:
 
 
 def conclusions(subgraph: SubgraphAnalysis) -> Iterator[str]:
-    """How many operators run where, and the costs of all of them, as sentences."""
     other = subgraph.other_mode
     if subgraph.problem:
         yield f"No plan for the declared shapes: {printable(subgraph.problem)}"
@@ -364,7 +353,6 @@ def _cost_row(op: OperatorAnalysis, *, with_other: bool) -> list[str]:
 
 
 def cost_cells(op: OperatorAnalysis) -> tuple[str, str, str]:
-    """Operations, bytes, and operations per byte."""
     intensity = op.cost.intensity
     return (
         operations(op.cost.flops).removesuffix("FLOP").strip(),
@@ -380,7 +368,6 @@ def place(op: OperatorAnalysis) -> str:
 
 
 def notes(op: OperatorAnalysis) -> str:
-    """Why an operator is not delegated, and what its cost leaves out."""
     parts = [op.reason if not op.delegated else None, op.cost.note]
     if op.other_reason and op.other_reason != op.reason:
         parts.insert(1, f"otherwise: {op.other_reason}")

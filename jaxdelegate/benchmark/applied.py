@@ -13,8 +13,6 @@ NO_FALLBACK = "Disallowed CPU fallback detected."  # TFLite's words
 
 @dataclasses.dataclass(frozen=True)
 class AppliedDelegate:
-    """What one delegate runs of a subgraph."""
-
     name: str
     kernels: int  # partitions
     is_complete: bool  # whether it runs the whole graph

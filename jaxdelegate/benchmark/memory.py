@@ -34,7 +34,6 @@ class HostMemory:
 
 
 def reset_peak() -> None:
-    """Reset the high water mark, if the system allows it."""
     try:
         _CLEAR.write_text(_RESET_PEAK)
     except OSError:  # another system, or no permission: the mark stays, and deltas are lower bounds
@@ -51,8 +50,6 @@ class Footprint:
 
 
 class PeakMonitor:
-    """Samples the memory of the process in a thread, as a context manager."""
-
     def __init__(self, interval_ms: int) -> None:
         self._interval = interval_ms / 1000
         self._stop = threading.Event()

@@ -27,8 +27,6 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """The time of each step, in the order of execution."""
-
     init: tuple[OpTime, ...]  # the steps of preparation, each run once
     nodes: tuple[OpTime, ...]  # host operators, and each partition as a whole
     inside: tuple[OpTime, ...]  # the operators in partitions, by device time
@@ -45,7 +43,6 @@ class Profile:
 
 
 def totals(rows: Iterable[OpTime]) -> Stat:
-    """The sum of the rows in each run."""
     columns = zip(*(row.times.values for row in rows), strict=False)
     return Stat(tuple(sum(column) for column in columns))
 
@@ -115,7 +112,6 @@ def _inside(
     calls: Sequence[CallTime],
     runs: int,
 ) -> list[OpTime]:
-    """The operators of one partition, in the order of the model."""
     text = program.executable.as_text()
     module = text.split(",", 1)[0].split()[-1]
     by_scope = {node.operator.scope: node for node in nodes}

@@ -18,8 +18,6 @@ def _option(default: Any, label: str, text: str, least: int | None = None) -> An
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How often and when the model runs, what is sampled meanwhile, and the result's name."""
-
     num_runs: int = _option(
         50, "Min num runs", "Minimum of timed runs; see min_secs and max_secs.", least=0
     )
@@ -70,8 +68,6 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """What the model runs on."""
-
     signature_to_run_for: str = _option(
         "", "Signature to run", "The signature to run; needed if the model has several."
     )

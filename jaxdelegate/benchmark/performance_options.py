@@ -196,7 +196,6 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def to_csv(outcomes: Sequence[Outcome]) -> str:
-    """A line for each configuration: its name, rank and figures, or its error."""
     rows: list[dict[str, Any]] = []
     for outcome, rank in zip(outcomes, ranks(outcomes), strict=True):
         row: dict[str, Any] = {"configuration": outcome.configuration.label}

@@ -107,7 +107,6 @@ class BenchmarkReport:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON: TFLite's BenchmarkResult, then our figures."""
         record = {
             **self.metrics(),
             **{name: plain(getattr(self, name)) for name in _AS_THEY_ARE},
@@ -137,7 +136,6 @@ class BenchmarkReport:
 
 
 def result_lines(report: BenchmarkReport) -> list[str]:
-    """The lines that TFLite's tool logs after the runs, and ours."""
     footprint = report.footprint
     return [
         f"Inference timings in us: Init: {report.init_us}, "

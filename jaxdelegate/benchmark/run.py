@@ -97,8 +97,6 @@ def benchmark(
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A model that is ready to run, and what its preparation took."""
-
     session: Session
     provided: Sequence[ProvidedDelegate]
     delegates: tuple[AppliedDelegate, ...]
@@ -126,7 +124,6 @@ class _Prepared:
         return int(shapes[0][0]) if shapes else 1
 
     def footprint(self, sampled_mb: float | None) -> Footprint:
-        """The growth of the process until now."""
         peak = max(self.peak, HostMemory.now().peak)
         # The kernel's figures are approximate, so that differences may be negative.
         at_init, overall = (max(kb - self.resident, 0) for kb in (self.peak, peak))
@@ -138,7 +135,6 @@ class _Prepared:
         return DeviceMemory.of(self.device, [p.program.executable for p in self.partitions])
 
     def peaks(self) -> DevicePeaks | None:
-        """The peaks of the device of the first JaxDelegate, in the dtype of its products."""
         delegates = [row.delegate for row in self.provided]
         ours = next((d for d in delegates if hasattr(d, "lowering_context")), None)
         if ours is None:
@@ -161,7 +157,6 @@ class _Run:
         return contextlib.nullcontext()
 
     def prepare(self) -> _Prepared:
-        """Create the delegates, open the model, allocate its tensors."""
         start = micros()
         provided = registrar.create_delegates(self._values)
         startup = micros() - start
@@ -225,7 +220,6 @@ class _Run:
     def report(
         self, ready: _Prepared, arrays: Sequence[np.ndarray], monitor: PeakMonitor | None
     ) -> BenchmarkReport:
-        """Run the model and time it."""
         session, options, device = ready.session, self._options, ready.device
         placed = session.on_device(arrays, device) if options.device_inputs else arrays
         warmup = timed_runs(session, placed, options, warm=True, log=self._log)

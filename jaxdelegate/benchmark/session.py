@@ -112,7 +112,6 @@ class Session:
             self._guarded(self._subgraph.allocate)
 
     def on_device(self, arrays: Sequence[np.ndarray], device: Any) -> list[Any]:
-        """The inputs, one array for each, as arrays on a jax.Device, for `set`."""
         self._check_own("device_inputs", device)
         return [device_arrays.placed(array, device) for array in arrays]
 
@@ -132,7 +131,6 @@ class Session:
             )
 
     def set(self, arrays: Sequence[Any]) -> None:
-        """Set the inputs to host arrays or to arrays from `on_device`."""
         for index, array in zip(self._subgraph.inputs, arrays, strict=True):
             self._guarded(self._subgraph.set, index, array)
 
@@ -140,7 +138,6 @@ class Session:
         self._guarded(self._subgraph.invoke)
 
     def output(self, index: int) -> np.ndarray:
-        """A copy of an output tensor."""
         return np.asarray(self._guarded(self._subgraph.get, index))
 
     def _guarded(self, function: Any, *arguments: Any) -> Any:
@@ -154,8 +151,6 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class _Subgraph:
-    """The calls of an interpreter for one of its subgraphs."""
-
     index: int
     inputs: Sequence[int]
     outputs: Sequence[int]

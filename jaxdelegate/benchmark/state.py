@@ -84,7 +84,6 @@ def _add_node(
 
 
 def _add_plan(graph: Any, host: Any) -> None:
-    """The operators, then the partitions, and the order in which the plan runs them."""
     nodes: dict[int, Any] = {}
     for op in host.subgraph.operators:
         nodes[op.index] = _add_node(graph, op.index, op.name, op.inputs, op.outputs)
@@ -168,7 +167,6 @@ def _node_text(node: Any) -> str:
 
 
 def outputs_bytes(session: Session) -> bytes:
-    """The outputs' elements, concatenated, as `--output_filepath` stores them."""
     arrays = [session.output(int(d["index"])) for d in session.outputs]
     return b"".join(
         b"".join(map(bytes, a.ravel())) if a.dtype.hasobject else a.tobytes() for a in arrays
@@ -176,7 +174,6 @@ def outputs_bytes(session: Session) -> bytes:
 
 
 def outputs_example(session: Session) -> bytes:
-    """The outputs as a serialized tf.train.Example: floats, integers and strings by tensor name."""
     example = protos.message("tensorflow.Example")
     for detail in session.outputs:
         values = session.output(int(detail["index"])).ravel()

@@ -55,8 +55,6 @@ def timed_runs(
 
 
 class _Pace:
-    """Waits between runs: a fixed delay, or until the next one is due."""
-
     def __init__(self, start: float, options: RunOptions) -> None:
         frequency = options.run_frequency
         self._delay, self._gap = options.run_delay, 1 / frequency if frequency > 0 else 0.0

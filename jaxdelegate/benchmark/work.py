@@ -42,7 +42,6 @@ class OperatorWork:
 
 
 def work_of(rows: Iterable[OpTime], nodes: Sequence[Node]) -> list[OperatorWork]:
-    """The rows that have nodes, merged if they share an operator."""
     by_index = {node.index: node for node in nodes}
     known = [row for row in rows if row.nodes]
     work = []

@@ -51,12 +51,7 @@ def _line(text: str, most: int = _LONGEST) -> str:
 
 
 def describe(bundle: Bundle) -> str:
-    """What `jaxdelegate lm describe` prints.
-
-    Raises:
-        ModelError: a section is damaged.
-        OptionError: a package that reads a section is not installed.
-    """
+    """What `jaxdelegate lm describe` prints. Errors are those of the bundle's properties."""
     types = {s.type for s in bundle.sections}
     models = dict(itertools.islice(bundle.models.items(), _PRINTED))
     parts = [*section_lines(bundle), *_titled("Properties", _pairs(bundle.properties))]

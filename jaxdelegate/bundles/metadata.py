@@ -121,12 +121,7 @@ def read_message(name: str, data: memoryview, where: str) -> Any:
 
 
 def read_llm_metadata(data: memoryview, where: str) -> LlmMetadata:
-    """The metadata of a section.
-
-    Raises:
-        ModelError: it is damaged.
-        OptionError: LiteRT-LM's protos are not installed.
-    """
+    """A section's metadata. A ModelError if damaged, an OptionError without LiteRT-LM's protos."""
     try:
         message = read_message("LlmMetadata", data, where)
     except ModelError:

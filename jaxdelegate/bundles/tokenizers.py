@@ -137,16 +137,9 @@ class Tokenizer(abc.ABC):
 
 
 def open_tokenizer(kind: str, data: memoryview, where: str) -> Tokenizer:
-    """The tokenizer of a section.
+    """The tokenizer of a section, of one of `TYPES`; `where` names it in messages.
 
-    Args:
-        kind: one of `TYPES`.
-        data: the section.
-        where: for messages.
-
-    Raises:
-        ModelError: the section is damaged.
-        OptionError: the package that reads it is not installed.
+    A ModelError if it is damaged; an OptionError if the package that reads it is not installed.
     """
     return (_SentencePiece if kind == SP_TOKENIZER else _HuggingFace)(data, where)
 

@@ -62,8 +62,6 @@ class AnswerDiff:
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelDiff:
-    """The comparison of a language model with a reference."""
-
     model: str  # the bundle
     platform: str  # where the engine ran
     reference: str  # what it was compared with
@@ -77,13 +75,11 @@ class LanguageModelDiff:
 
     @property
     def expected(self) -> str:
-        """The other side of the comparison, for people."""
         name = " ".join(filter(None, (self.reference, self.reference_version)))
         return f"{os.path.basename(self.against)} ({name})" if self.against else name
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps of all answers."""
         return tuple(step for answer in self.answers for step in answer.steps)
 
     @property
@@ -108,12 +104,10 @@ class LanguageModelDiff:
         return allowed(0.0, measured, MOST)
 
     def is_close(self, step: Step) -> bool:
-        """Whether rounding decides between the tokens of a step."""
         return step.agrees or max(step.margin, step.expected_margin) <= self.limit
 
     @property
     def differing(self) -> tuple[AnswerDiff, ...]:
-        """The answers that are not equal."""
         return tuple(answer for answer in self.answers if answer.divergence is not None)
 
     @property
@@ -123,13 +117,11 @@ class LanguageModelDiff:
 
     @property
     def agrees(self) -> bool:
-        """Whether all answers and all next tokens are equal, and their probabilities are right."""
         are_equal = not self.differing and all(step.agrees for step in self.steps)
         return are_equal and self.has_right_probabilities
 
     @property
     def is_healthy(self) -> bool:
-        """Whether they are equal, or differ by rounding only."""
         ends = ((a.divergence, len(a.steps)) for a in self.differing)
         has_unknown = any(n is not None and n >= count for n, count in ends)
         are_close = not has_unknown and all(map(self.is_close, self.steps))

@@ -28,8 +28,6 @@ _NOWHERE = 2**31 - 1  # larger than any operator index: nothing is delegated
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """One run: the operators that were delegated, and the comparison of the outputs."""
-
     first: int  # the first delegated operator
     last: int  # the last delegated operator
     outputs: tuple[TensorComparison, ...]
@@ -43,7 +41,6 @@ class Probe:
         return self.error is not None or not all(one.agrees for one in decides)
 
     def brief(self) -> str:
-        """The worst output's error, or why the run failed."""
         if self.error is not None:
             return self.error
         worst = max(self.outputs, key=lambda output: output.severity, default=None)
@@ -52,8 +49,6 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class NodeName:
-    """An operator's index and name, and the names of its outputs."""
-
     index: int
     operator: str
     outputs: tuple[str, ...]
@@ -204,7 +199,6 @@ class _Prober:
         self.whole: EndToEnd | None = None
 
     def run_reference(self, settings: InputSettings, num_runs: int) -> None:
-        """Draw the inputs of all probes, and compute their expected outputs."""
         runner = self._reference.runner()
         source = settings.source(runner.interpreter.get_input_details())
         self._arrays = [source() for _ in range(num_runs)]

@@ -47,21 +47,12 @@ _CANCELLED = 1e-2  # part of the bound that the operands count, for terms that c
 
 
 def allowed(small: float, rounding: float, most: float = np.inf) -> float:
-    """The largest difference that is rounding.
-
-    Args:
-        small: what is always allowed.
-        rounding: what was measured of rounding alone.
-        most: what `rounding` permits at most.
-    """
+    """The largest difference that is rounding; what was measured of it permits at most `most`."""
     return max(small, min(_TIMES * rounding, most))
 
 
 def precision(*records: Model, is_reduced: bool) -> Precision:
-    """The least precise that models have; of two models, also that of the weights that one stores.
-
-    `is_reduced`: whether one is computed in reduced precision.
-    """
+    """The least precise that models have; of two, also that of weights that one stores."""
     tensors = [t for record in records for graph in record.subgraphs for t in graph.tensors]
     if any(t.spec().is_quantized for t in tensors):
         return "quantized"
@@ -71,8 +62,6 @@ def precision(*records: Model, is_reduced: bool) -> Precision:
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """How far a tensor may differ from the reference's."""
-
     # For floats, as a fraction of the largest reference value. None: 1e-4, the tolerance of whole
     # networks; 1e-2 for tensors stored in float16 or bfloat16, and for all floats if the delegate
     # computes in reduced precision.

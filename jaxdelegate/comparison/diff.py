@@ -43,7 +43,6 @@ class InferenceDiff:
 
     @property
     def expected(self) -> str:
-        """What the outputs were compared with, for people."""
         against = self.against and os.path.basename(self.against)
         return f"{against} ({self.reference})" if against else self.reference
 
@@ -55,10 +54,7 @@ class InferenceDiff:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether everything agrees, or differs by rounding only.
-
-        That is so if no operator is wrong on its own, and the outputs are alike as a whole.
-        """
+        """Whether everything agrees, or differs by rounding only."""
         if self.agrees or self.has_wrong_operators:
             return self.agrees
         return bool(self.likenesses) and all(figure.agrees for figure in self.likenesses)
@@ -118,8 +114,6 @@ def inference_diff(
 
 @dataclasses.dataclass
 class Sides:
-    """Runs both sides on the same inputs."""
-
     test: Test
     got: Runner
     want: Runner

@@ -43,8 +43,6 @@ class Likeness:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """Measures some outputs."""
-
     name: str  # for people, and in `bounds.LOSSES`
     # From the outputs of both sides in each run, the reference's second, and the precision.
     loss: Callable[[Rows, Rows, Precision], float]
@@ -126,7 +124,6 @@ def _other_labels(got: Rows, want: Rows, _: Precision) -> float:
 
 
 def _unequal_values(got: Rows, want: Rows, _: Precision) -> float:
-    """The part of the elements that are not equal: of integers, booleans and strings."""
     if _differ_in_shape(got, want):
         return 1.0
     unequal = sum(np.count_nonzero(g != w) for (g,), (w,) in zip(got, want, strict=True))

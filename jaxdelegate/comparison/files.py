@@ -67,8 +67,6 @@ def file_diff(
 
 
 class Pair(NamedTuple):
-    """An input or output of both files."""
-
     position: int  # the tested file's
     ours: Tensor  # the tested file's
     theirs: Tensor  # has the expected results
@@ -109,20 +107,12 @@ class FilePair:
 
     @classmethod
     def of(cls, tested: Model, other: Model) -> "FilePair":
-        """Pair by the tensors' names, else by the signatures' names, else by order.
-
-        Raises:
-            OptionError: the files have different numbers of inputs or outputs.
-        """
+        """Pair by the tensors' names, else the signatures', else by order; else an OptionError."""
         inputs, outputs = _paired(tested, other, "inputs"), _paired(tested, other, "outputs")
         return cls(tested, other, inputs, outputs)
 
     def check_shapes(self, resized: Collection[str]) -> None:
-        """Check that inputs have the same shapes, except those that the user resizes, by name.
-
-        Raises:
-            OptionError: the shapes of an input differ.
-        """
+        """An OptionError if the shapes of an input differ that the user does not resize."""
         for _, ours, theirs in self.inputs:
             a, b = (t.shape_signature or t.shape for t in (ours, theirs))
             fits = len(a) == len(b) and all(
@@ -167,7 +157,6 @@ class FilePair:
         return tested
 
     def other_inputs(self, drawn: Arrays) -> list[np.ndarray]:
-        """The other file's inputs, from arrays of `drawn_details`."""
         return [pair.stored(drawn[pair.position]) for pair in self.inputs]
 
     def tested_outputs(self, got: Arrays) -> list[np.ndarray]:
@@ -175,12 +164,10 @@ class FilePair:
         return [_as(p.dtype, real_values(p.ours, got[p.position])) for p in self.outputs]
 
     def other_outputs(self, want: Arrays) -> list[np.ndarray]:
-        """The other file's outputs as real numbers."""
         pairs = zip(self.outputs, want, strict=True)
         return [_as(p.dtype, real_values(p.theirs, array)) for p, array in pairs]
 
     def comparers(self, bounds: Bounds) -> list[Comparer]:
-        """One for each output of `other`."""
         return [Comparer(p.theirs.index, p.theirs.name, p.dtype, bounds) for p in self.outputs]
 
     def random(self) -> frozenset[int]:

@@ -42,7 +42,6 @@ class InputSettings:
     index_range: Range | None = None
 
     def source(self, details: Details) -> InputSource:
-        """The source of a model's input arrays; `details` are those of `get_input_details()`."""
         names = [str(detail["name"]) for detail in details]
         for name in (*self.shapes, *self.ranges, *self.files):
             if name not in names:
@@ -54,7 +53,6 @@ class InputSettings:
         return InputSource([(self._layer(d), d["dtype"]) for d in details], values, self.seed)
 
     def draws_indices(self, details: Details) -> bool:
-        """Whether an input without a range or a file takes integers that may be indices."""
         fixed = {*self.ranges, *self.files}
         dtypes = [np.dtype(d["dtype"]) for d in details if d["name"] not in fixed]
         return any(dtype.kind in "iu" and dtype.itemsize > 2 for dtype in dtypes)
@@ -75,7 +73,6 @@ class InputSettings:
 def parse_inputs(
     *, seed: int = 0, names: str = "", shapes: str = "", ranges: str = "", files: str = ""
 ) -> InputSettings:
-    """Settings from flags in the format of `parse_input_flags`, by the model's names."""
     flags = parse_input_flags(names, shapes, ranges, files)
     return InputSettings(seed, flags.shapes, flags.ranges, flags.files)
 

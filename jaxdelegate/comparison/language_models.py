@@ -130,12 +130,7 @@ class _Comparison:
         return ids
 
     def answers(self, kind: str, texts: Sequence[str] | None) -> tuple[AnswerDiff, ...]:
-        """The answers to all prompts.
-
-        Args:
-            kind: the reference that computes logits.
-            texts: LiteRT-LM's answers; None: the reference's most likely tokens.
-        """
+        """The answers to all prompts, by the logits of a reference; `texts` are LiteRT-LM's."""
         decoder = ReferenceDecoder(kind, self._other)
         own = self._engine.generate(
             [*self._prompts.values()],
@@ -188,7 +183,6 @@ def _scores(row: np.ndarray, token: int, expected: int) -> tuple[float, float]:
 
 
 def _greedy(engine: Engine) -> Choose:
-    """The most likely tokens, up to a stop."""
     suppressed = [*engine.text.metadata.suppressed_tokens]
 
     def choose(row: np.ndarray, answer: Sequence[int]) -> int | None:

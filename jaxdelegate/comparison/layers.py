@@ -74,11 +74,9 @@ class LayerReport:
     outputs_agree: bool  # whether the model's outputs are within the bounds in these runs
 
     def ranked(self) -> list[LayerError]:
-        """The layers by their own error, the largest first."""
         return sorted(self.layers, key=lambda layer: layer.own.severity, reverse=True)
 
     def wrong_operators(self) -> list[LayerError]:
-        """The layers that are wrong on the reference's inputs, in execution order."""
         wrong = (layer for layer in self.layers if layer.is_wrong)
         return [layer for layer in wrong if layer.local and not layer.local.agrees]
 
@@ -112,15 +110,7 @@ class LayerReport:
 def layer_errors(
     test: Test, reference: Reference, layer_runs: int, inputs: InputSettings, bounds: Bounds
 ) -> LayerReport:
-    """Compare every tensor that the main subgraph of the reference's model computes.
-
-    Args:
-        test: the side under test.
-        reference: the other side.
-        layer_runs: the number of sets of inputs.
-        inputs: where they come from.
-        bounds: of right results.
-    """
+    """Compare every tensor that the main subgraph of the reference's model computes."""
     want = reference.runner(preserve_all_tensors=True)
     got = Runner("test", test.open(preserve_all_tensors=True))
     source = inputs.source(got.interpreter.get_input_details())

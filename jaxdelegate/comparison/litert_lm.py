@@ -21,16 +21,12 @@ _PROGRAM = Path(__file__).with_name("litert_lm_program.py")
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """LiteRT-LM's answers."""
-
     version: str  # LiteRT-LM's
     texts: list[str]  # what follows each prompt
 
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """The process of LiteRT-LM."""
-
     python: str | None = None  # the Python that has litert_lm; None: this one
     timeout_s: float = 600  # the most seconds that it may take
 
@@ -38,17 +34,9 @@ class Process:
 def litert_lm_texts(
     model: str, prompts: Sequence[str], max_output_tokens: int, process: Process | None = None
 ) -> Texts:
-    """Let LiteRT-LM continue prompts greedily, on the CPU.
+    """Let LiteRT-LM continue prompts greedily on the CPU, without a chat template.
 
-    Args:
-        model: the path of a bundle.
-        prompts: texts; the bundle's start token is added, a chat template is not applied.
-        max_output_tokens: of each answer.
-        process: that computes them.
-
-    Raises:
-        OptionError: litert_lm is not installed.
-        InterpreterError: LiteRT-LM failed, crashed, or took too long.
+    An OptionError if it is not installed; an InterpreterError if it fails or takes too long.
     """
     process = process or Process()
     if process.python is None and importlib.util.find_spec(LITERT_LM) is None:

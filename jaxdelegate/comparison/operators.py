@@ -36,8 +36,6 @@ Values = Mapping[int, np.ndarray]  # by tensor of the main subgraph
 
 @dataclasses.dataclass(frozen=True)
 class WrongOperator:
-    """An operator whose result differs from the reference's on the same inputs."""
-
     node: int
     operator: str
     tensor: TensorComparison
@@ -59,14 +57,9 @@ class OperatorCheck:
 def check_operators(
     model: Model, test: Test, want: Runner, bounds: Bounds, runs: Sequence[Sequence[np.ndarray]]
 ) -> OperatorCheck:
-    """Compare every delegated operator of the main subgraph with the reference.
+    """Compare every delegated operator of the main subgraph with the reference in each run.
 
-    Args:
-        model: whose operators.
-        test: the side under test.
-        want: the reference's interpreter, which preserves all tensors.
-        bounds: of right results.
-        runs: the inputs of each run, at least one.
+    `want` keeps all tensors; `runs` are the inputs of one run or more.
     """
     Runner("test", test.open())(runs[0])  # with these shapes the delegates take their operators
     alone, seen = OperatorsAlone(model, test, bounds), set[int]()
@@ -122,7 +115,6 @@ class OperatorsAlone:
         self._unknown: set[int] = set()
 
     def run(self, values: Values) -> None:
-        """Run on the reference's values, of the main subgraph's inputs and results."""
         self._values = values
         results = {i for o in self._model.subgraphs[0].operators for i in o.outputs}
         self._unknown = results - values.keys()
@@ -211,7 +203,6 @@ class _CutRunner:
         self._host = SubgraphRunner(self._graph, delegates, preserve_all_tensors=True, model=store)
 
     def run(self, values: Values) -> None:
-        """Run on the values of the model's inputs and of all tensors that the graph is cut at."""
         tensors, host = self._graph.tensors, self._host
         inputs = {i: values[i] for i in self._graph.inputs if i in values}
         inputs.update((new, values[i]) for i, new in self._copies.items())

@@ -140,8 +140,6 @@ class _CheckingDelegate(JaxDelegate):
 
 
 class _CheckingKernel(JaxKernel):
-    """Runs one partition in float32, and adds its errors to the delegate's."""
-
     def __init__(self, delegate: _CheckingDelegate) -> None:
         super().__init__(delegate.compiler)
         self._checking = delegate

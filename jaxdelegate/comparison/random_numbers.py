@@ -8,7 +8,6 @@ from jaxdelegate.op_lowering.options import RandomOptions
 
 
 def random_outputs(record: Model) -> frozenset[int]:
-    """The main subgraph's outputs that depend on random numbers."""
     drawing, main, drawn = _drawing_subgraphs(record), record.subgraphs[0], set[int]()
     for operator in main.operators:
         if _draws(operator, drawing) or not drawn.isdisjoint(operator.inputs):
@@ -17,7 +16,6 @@ def random_outputs(record: Model) -> frozenset[int]:
 
 
 def drawing_operators(record: Model) -> frozenset[int]:
-    """The main subgraph's operators that draw random numbers."""
     drawing = _drawing_subgraphs(record)
     return frozenset(o.index for o in record.subgraphs[0].operators if _draws(o, drawing))
 

@@ -18,12 +18,7 @@ class ReferenceDecoder:
     """Runs the signature that decodes, and those of embedders, in interpreters."""
 
     def __init__(self, kind: str, engine: Engine) -> None:
-        """Open the interpreters.
-
-        Args:
-            kind: a key of `sides.REFERENCES`.
-            engine: whose language model it is; it is not run.
-        """
+        """`kind` is a key of `sides.REFERENCES`; the engine is not run."""
         self._kind, self._graph, models = kind, engine.graph, engine.bundle.models
         self._decode = self._runner(engine.model, self._graph.decode.key)
         self._embedders = {
@@ -35,16 +30,10 @@ class ReferenceDecoder:
     def answer(
         self, prompt: Sequence[int], max_output_tokens: int, choose: Choose
     ) -> tuple[list[int], np.ndarray]:
-        """Continue a prompt.
+        """Continue a prompt of at least one token by the tokens that `choose` returns.
 
-        Args:
-            prompt: token ids, at least one.
-            max_output_tokens: of the answer.
-            choose: what the next token is.
-
-        Returns:
-            The answer, and float32 [tokens, vocabulary], the logarithms of the probabilities of all
-            tokens before each of its own.
+        Returns the answer, and float32 [tokens, vocabulary], the logarithms of the probabilities of
+        all tokens before each of its own.
         """
         states = self._graph.states
         self._states = {name: np.zeros(s.shape, s.dtype) for name, s in states.items()}

@@ -33,8 +33,6 @@ REFERENCES: dict[str, str | None] = {
 
 
 class Open(Protocol):
-    """Opens an interpreter with delegates."""
-
     def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any: ...
 
 
@@ -59,7 +57,6 @@ class Test:
 
     @property
     def can_be_restricted(self) -> bool:
-        """Whether all delegates are written in Python and so can be limited to some nodes."""
         return bool(self.delegates) and len(self.own_delegates()) == len(self.delegates)
 
     @property
@@ -81,7 +78,6 @@ class Test:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Options of the delegates that have no effect."""
         remarks = (getattr(d, "remark", None) for d in self.delegates)
         return tuple(remark for remark in remarks if remark is not None)
 
@@ -90,7 +86,6 @@ class Test:
         return dataclasses.replace(self, delegates=[Restricted(d, nodes) for d in self.delegates])
 
     def own_delegates(self) -> list[SimpleDelegate]:
-        """The delegates that are written in Python."""
         return [d for d in self.delegates if isinstance(d, SimpleDelegate)]
 
     def nodes(self, delegate: SimpleDelegate) -> frozenset[int]:
@@ -103,8 +98,6 @@ class Test:
 
 
 def delegated(model: ModelPath, delegates: Sequence[SimpleDelegate]) -> Test:
-    """The side under test with delegates in our interpreter."""
-
     def open_with(delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Interpreter:
         return Interpreter(
             **interpreter_arguments(model),
@@ -181,7 +174,6 @@ class Runner:
             interpreter.allocate_tensors()
 
     def all(self, runs: Iterable[Arrays]) -> list[Arrays]:
-        """The outputs on the inputs of each run."""
         results = []
         for arrays in runs:
             self(arrays)
@@ -241,7 +233,6 @@ class Restricted(SimpleDelegate):
     """Another delegate for some nodes only; it logs nothing."""
 
     def __init__(self, delegate: SimpleDelegate, nodes: Iterable[int] | None = None) -> None:
-        """Limit `delegate` to operators (None: all)."""
         super().__init__()
         self._delegate = delegate
         self._nodes = None if nodes is None else frozenset(nodes)

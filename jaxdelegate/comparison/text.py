@@ -14,7 +14,6 @@ from jaxdelegate.text import plural, printable, shortened
 
 
 def summary(result: InferenceDiff, top: int = 10) -> str:
-    """The verdict, the lines of TFLite's tool, details, the `top` layers by their errors."""
     lines = [
         verdict(result),
         f"Num evaluation runs: {result.num_runs}",
@@ -127,7 +126,6 @@ def histogram(counts: dict[int, int]) -> str:
 
 
 def layer_lines(report: LayerReport, top: int) -> list[str]:
-    """A table of the layers with the largest errors, then where the results diverge."""
     rows = [("layer", "runs on", "own max_abs", "of largest", "whole max_abs", "of largest")]
     for layer in report.ranked()[:top]:
         where = {True: "delegate", False: "host", None: "?"}[layer.delegated]
@@ -190,13 +188,11 @@ def _culprit(culprit: Culprit) -> Iterable[str]:
 
 
 def language_model_summary(result: LanguageModelDiff) -> str:
-    """The verdict, both answers to each prompt, and how often the next tokens are equal."""
     lines = [line for answer in result.answers for line in _answer_lines(result, answer)]
     return "\n".join([language_model_verdict(result), *lines, *_step_lines(result)])
 
 
 def language_model_verdict(result: LanguageModelDiff) -> str:
-    """One sentence."""
     if result.agrees:
         return f"All answers agree with {result.expected}."
     wrong = "" if result.has_right_probabilities else "; probabilities differ by more than rounding"

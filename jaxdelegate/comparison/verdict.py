@@ -24,26 +24,20 @@ class Run(NamedTuple):
 
 
 class Runs:
-    """Compares the outputs of both sides over all runs, and keeps the runs that a verdict needs.
-
-    Attributes:
-        outputs: the comparison of each output over the runs so far.
-        kept: the first runs, and the first one that is out of bounds.
-        count: the number of all runs.
-        differing: the inputs of the first run out of bounds, and of the one that differs most,
-            in which operators are checked.
-    """
+    """Compares the outputs of both sides over all runs, and keeps the runs that a verdict needs."""
 
     def __init__(self, comparers: Sequence[Comparer], random: Collection[int]) -> None:
         """`comparers` are of the reference's outputs; `random` are tensors that may differ."""
         self._comparers, self.random = comparers, random
-        self.outputs: tuple[TensorComparison, ...] = ()
-        self.kept, self.differing = list[Run](), list[Arrays]()
+        self.outputs: tuple[TensorComparison, ...] = ()  # over the runs so far
+        self.kept = list[Run]()  # the first runs, and the first one that is out of bounds
+        # The inputs of the first run out of bounds, and of the one that differs most: there
+        # operators are checked.
+        self.differing = list[Arrays]()
         self.count, self._largest = 0, 0.0
 
     @property
     def compared(self) -> tuple[TensorComparison, ...]:
-        """The outputs that do not depend on random numbers."""
         return tuple(o for o in self.outputs if o.index not in self.random)
 
     @property
@@ -51,7 +45,6 @@ class Runs:
         return any(not output.agrees for output in self.compared)
 
     def add(self, arrays: Arrays, got: Arrays, want: Arrays) -> None:
-        """Add a run by its inputs and the outputs of both sides."""
         for comparer, g, w in zip(self._comparers, got, want, strict=True):
             comparer.add(g, w)
         self.outputs = tuple(comparer.result() for comparer in self._comparers)

@@ -58,12 +58,7 @@ def taken(value: Any) -> np.ndarray | jax.Array:
 
 
 def placed(array: Any, device: Any) -> jax.Array:
-    """The array on a device, moved there if it is elsewhere.
-
-    Args:
-        array: jax's or numpy's; numpy's is always copied.
-        device: a jax.Device; None: the array's own, jax's default for one of numpy.
-    """
+    """The array on a device; None: its own, or jax's default for one of numpy, which is copied."""
     if not client.is_device_array(array):
         return lent(np.array(array), device)  # on a CPU jax reads the memory that it is given
     if device is not None and not client.of_jax(device).holds(array):

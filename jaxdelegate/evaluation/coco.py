@@ -280,7 +280,6 @@ def _measure(truth: _Truth, run: ImageRun) -> tuple[AveragePrecisions | None, Co
 
 
 def _unknown_classes(truth: _Truth, run: ImageRun) -> list[str]:
-    """A note on detected classes that the instances file does not have."""
     if truth.categories is None:
         return []
     known = {category["id"] for category in truth.categories}

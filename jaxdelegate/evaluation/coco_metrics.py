@@ -21,8 +21,6 @@ _Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class AveragePrecisions:
-    """The mean over classes at each threshold, and over thresholds and classes."""
-
     thresholds: tuple[float, ...]
     at_threshold: tuple[float, ...]  # empty without classes
     overall: float

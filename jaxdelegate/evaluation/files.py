@@ -120,7 +120,6 @@ def _read_synsets(path: StrPath) -> dict[str, str]:
 def without_denylisted(
     images: Sequence[LabeledImage], denylist: StrPath | None
 ) -> list[LabeledImage]:
-    """The images whose numbers, counted from 1, are not in the denylist."""
     if denylist is None:
         return list(images)
     denied = set()

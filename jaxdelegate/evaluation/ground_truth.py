@@ -19,8 +19,6 @@ _TEXT_SUFFIXES = (".pbtxt", ".textproto", ".txt")
 
 @dataclasses.dataclass(frozen=True)
 class Objects:
-    """Objects that are annotated or detected in one image."""
-
     classes: np.ndarray  # [n] int
     boxes: np.ndarray  # [n, 4] float32: top, left, bottom, right, as fractions of the image
     scores: np.ndarray  # [n] float32; 1 for annotations
@@ -77,8 +75,6 @@ class AnnotatedImage:
 
 @dataclasses.dataclass(frozen=True)
 class Instances:
-    """The images of an instances json, sorted by file name, and its categories."""
-
     images: tuple[AnnotatedImage, ...]
     categories: tuple[Mapping[str, Any], ...]
 

@@ -70,7 +70,6 @@ class ImageModel:
         )
 
     def invoke(self, images: np.ndarray) -> Outputs:
-        """Run images [B, H, W, 3]; returns all outputs in the model's order."""
         with stock_errors():
             return _invoke(self.interpreter, self.input_index, images, self.outputs)
 
@@ -162,8 +161,6 @@ def _check_input(source: str, details: dict[str, Any]) -> None:
 def _set_batch(
     interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
 ) -> tuple[str, ...]:
-    """Resize and allocate; a fixed batch dimension is tried and compared with a single image."""
-
     def why_not_batch() -> str | None:
         try:
             return _why_not_batch(interpreter, details, batch_size, outputs)
@@ -189,7 +186,6 @@ def _set_batch(
 def _why_not_batch(
     interpreter: Any, details: dict[str, Any], batch_size: int, outputs: tuple[int, ...]
 ) -> str | None:
-    """Allocate the interpreter for the batch; returns the reason if it cannot be used."""
     index, (_, *image) = details["index"], details["shape"].tolist()
     single = None
     images = _noise((batch_size, *image), np.dtype(details["dtype"]))
@@ -246,7 +242,6 @@ class ModelOnDevices(ImageModel):
     starts: Iterator[Start]  # the devices in turn, again and again
 
     def start(self, images: np.ndarray) -> Callable[[], Outputs]:
-        """Start to run [B, H, W, 3], which must not change until the outputs are available."""
         return next(self.starts)(images)
 
 

@@ -84,8 +84,6 @@ class Times:
 
 
 class BatchSource(Protocol):
-    """Batches of images and their outputs, computed here or elsewhere, and how long they took."""
-
     def run(self, paths: Sequence[Path], first: int = 0) -> Generator[Batch]:
         """Yield the batches in order, starting with image `first`, a multiple of B."""
         ...
@@ -116,8 +114,6 @@ class _Pending:
 
 
 class Pipeline:
-    """Decodes images and runs the model on them, both at the same time."""
-
     def __init__(
         self,
         decode: Decode,

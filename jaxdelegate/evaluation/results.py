@@ -62,7 +62,6 @@ class PartFile:
     def __init__(
         self, path: Path, run: Mapping[str, Any], *, batch_size: int, total: int, resume: bool
     ) -> None:
-        """Open the file and read the rows of an earlier run, or discard them without `resume`."""
         self.path = path
         self.rows: list[Row] = []
         header = json.dumps(run, sort_keys=True)

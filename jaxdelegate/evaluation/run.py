@@ -24,8 +24,6 @@ from jaxdelegate.measuring.stats import Latency
 
 
 class Runner(Protocol):
-    """Runs images in other processes, with a model that it opens there."""
-
     def open(self, path: StrPath, *, batch_size: int, num_outputs: int) -> ImageModel:
         """`open_image_model` without an interpreter: the model runs elsewhere."""
         ...
@@ -33,8 +31,6 @@ class Runner(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How to run images; accuracies do not depend on it."""
-
     batch_size: int = 32  # images per invocation; 1 if the model does not support batches
     decode_threads: int | None = None  # None: one per CPU
     results_path: StrPath | None = None  # a file for per-image results, .jsonl or .parquet
@@ -65,8 +61,6 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class ImageRun:
-    """The rows of all images in order, and times of this process."""
-
     rows: tuple[Row, ...]
     batch_size: int
     num_resumed: int  # images whose rows come from an earlier run
@@ -115,8 +109,6 @@ class EvaluationResult:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The images of an evaluation, and what it computes from a model's outputs."""
-
     name: str
     images: Sequence[Row]  # the columns that are known of each image; `image` is its name
     crop_fraction: float | None  # as in `Preprocessing`

@@ -114,11 +114,9 @@ class PartitionContext:
         return _graph_key(self.graph, self.shared)
 
     def nodes(self) -> Sequence[Node]:
-        """The operators that are not delegated yet."""
         return [row for row in self.graph.plan() if isinstance(row, Node)]
 
     def shapes(self) -> Hashable:
-        """The shapes that determine every spec."""
         return self._shapes
 
     def spec(self, index: int) -> TensorSpec:
@@ -131,7 +129,6 @@ class PartitionContext:
         self.forget()
 
     def forget(self) -> None:
-        """Clear the cached arrays."""
         self._values.clear()
         self._targets.clear()
 
@@ -147,7 +144,6 @@ class PartitionContext:
         Limits().check_sizes(specs)
 
     def start_run(self) -> None:
-        """Clear the cache if the interpreter has moved its tensors."""
         base = self._base_cell.value
         if base != self._base:
             self._base = base

@@ -44,7 +44,6 @@ class Partition:
         self._kernel.init(self._context, self._params)
 
     def __str__(self) -> str:
-        """The first operators, for messages."""
         named = [f"{printable(op.name)} #{op.index}" for op in self._operators[:4]]
         return ", ".join(named) + (", ..." if len(self._operators) > 4 else "")
 

@@ -214,7 +214,6 @@ class InputSource:
         distribution: UniformValues | NormalValues,
         seed: int,
     ) -> None:
-        """Read the files; `inputs` are in the model's order."""
         self._inputs = [(layer, np.dtype(dtype)) for layer, dtype in inputs]
         self._distribution = distribution
         self._rng = np.random.default_rng(seed)
@@ -226,7 +225,6 @@ class InputSource:
         ]
 
     def __call__(self) -> list[np.ndarray]:
-        """The arrays of the next run, in the order of the inputs."""
         return [
             self._random(*row) if stored is None else stored
             for row, stored in zip(self._inputs, self._stored, strict=True)

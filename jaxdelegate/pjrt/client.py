@@ -195,11 +195,9 @@ class Executable:
         return results
 
     def as_text(self) -> str:
-        """The program as HLO."""
         return "\n\n".join(module.to_string() for module in self._loaded.hlo_modules())
 
     def memory_analysis(self) -> Any:
-        """XLA's plan of its memory."""
         return self._loaded.get_compiled_memory_stats()
 
     def serialized(self) -> bytes:

@@ -99,7 +99,6 @@ def flag_values(**values: Any) -> FlagValues:
 
 
 def all_flags() -> list[Any]:
-    """The flags of all providers, as `declared` returns them."""
     return [flag for provider in registered() for flag in declared(provider)]
 
 

@@ -40,8 +40,6 @@ class DelegateProvider(Protocol):
 
 @dataclasses.dataclass
 class BuiltinProvider:
-    """A provider of this package."""
-
     name: str  # TFLite's
     declared: tuple[Flag, ...]
     create: Callable[[FlagValues], Any | None]  # None if the flags do not request the delegate
@@ -51,8 +49,6 @@ class BuiltinProvider:
 
 
 class _Alias(NamedTuple):
-    """A flag of TFLite's that is another name of an option of JaxDelegate."""
-
     name: str
     default: Any
     option: str
@@ -124,7 +120,6 @@ _ALIASES = (
 
 
 def aliases(option: str) -> tuple[str, ...]:
-    """TFLite's flags that are other names of the option."""
     return tuple(row.name for row in _ALIASES if row.option == option)
 
 

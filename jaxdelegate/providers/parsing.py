@@ -123,5 +123,4 @@ class FlagValues:
         return self._positions.get(name, 0)
 
     def given(self) -> dict[str, Any]:
-        """The flags that were given, in their order."""
         return {name: self._values[name] for name in sorted(self._positions, key=self.position)}

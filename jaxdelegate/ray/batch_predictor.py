@@ -36,14 +36,11 @@ T = TypeVar("T")  # the inputs of a batch
 
 
 def _metric(default: float, text: str) -> Any:
-    """A field that is one of Ray's metrics, with this description."""
     return dataclasses.field(default=default, metadata={"description": text})
 
 
 @dataclasses.dataclass
 class PredictorStats:
-    """The counts and times of one Predictor."""
-
     rows: int = _metric(0, "Rows that were predicted.")
     rows_skipped: int = _metric(0, "Rows that were skipped because of an error.")
     rows_padded: int = _metric(0, "Rows that were computed only to fill a batch.")
@@ -143,7 +140,6 @@ class BatchPredictor(abc.ABC, Generic[T]):
 
     @property
     def stats(self) -> PredictorStats:
-        """Its counts and times so far."""
         if self._programs is not None:
             self._stats.programs_loaded = self._programs.statistics.loaded
             self._stats.programs_stored = self._programs.statistics.stored

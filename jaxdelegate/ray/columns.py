@@ -21,8 +21,6 @@ class PredictionError(JaxDelegateError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """An input or an output of a model."""
-
     name: str  # the signature's, or the tensor's if the file has no signature
     index: int
     row_shape: tuple[int, ...]  # without the batch dimension; -1: any size

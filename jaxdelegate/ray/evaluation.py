@@ -38,7 +38,6 @@ class ImageActor:
         self._resources = assigned_resources() or Resources()
 
     def describe(self) -> ImageModel:
-        """The model without its interpreter."""
         return dataclasses.replace(self._model(), interpreter=None)
 
     def run(
@@ -106,14 +105,10 @@ class RayRunner:
         cpus: float = 1.0,
         gpus: float | None = None,
     ) -> None:
-        """Join or start Ray.
+        """Join Ray at an `address` that `ray.init` takes; "local" starts a Ray for this run.
 
-        Args:
-            flags: of the delegates, by name, those that the user set.
-            address: as `ray.init` takes it; "local" starts a Ray for this run.
-            actors: how many; None: as many as fit.
-            cpus: of each actor.
-            gpus: of each; None: 1 if the cluster has any and no flag names another platform.
+        `flags` are those of delegates that the user set. `actors` of None: as many as fit; `gpus`
+        of None: 1 for each actor if the cluster has any and no flag names another platform.
         """
         for name, value in {"actors": actors, "cpus": cpus}.items():
             if value is not None and not 0 < value < math.inf:
@@ -164,7 +159,6 @@ class RayRunner:
     def _room(
         self, actors: int | None, cpus: float, gpus: float | None
     ) -> tuple[dict[str, float], int]:
-        """The resources of an actor, and the number of actors."""
         available = self._ray.cluster_resources()
         has_cpus, has_gpus = (available.get(name, 0.0) for name in ("CPU", "GPU"))
         gpus = self._gpus(has_gpus) if gpus is None else gpus
@@ -179,7 +173,6 @@ class RayRunner:
         return {"num_cpus": cpus, "num_gpus": gpus}, actors or room
 
     def _gpus(self, available: float) -> float:
-        """The GPUs of an actor, by default."""
         flags = self._flags
         platform = flags.get("jax_platform") or ("gpu" if flags.get("use_gpu") else "")
         is_other = platform or "use_xnnpack" in flags or flags.get("use_jax") is False
@@ -188,8 +181,6 @@ class RayRunner:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayModel(ImageModel):
-    """A model that actors have opened."""
-
     source: "RayBatches"
 
     def batches(
@@ -206,7 +197,6 @@ class RayBatches:
     """Runs batches on actors as these become free, and yields the results in order."""
 
     def __init__(self, ray: Any, actors: Sequence[Any]) -> None:
-        """Let the actors open their models."""
         self._ray, self.actors = ray, actors
         # The actor and the first image of its batch; None: it opens the model.
         self._tasks: dict[Any, tuple[Any, int | None]] = {
@@ -220,7 +210,6 @@ class RayBatches:
 
     @property
     def model(self) -> ImageModel:
-        """The model of the first actor that has opened it."""
         while not self._models:
             self._wait()
         return self._models[0]

@@ -18,15 +18,12 @@ _REQUESTS = {"gpu": "num_gpus=1", "tpu": 'resources={"TPU": 1}'}
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """The resources of an actor or a task."""
-
     cpus: float = 0.0  # 0: Ray did not count them
     gpus: float = 0.0  # a fraction of one that is shared with others
     tpus: float = 0.0  # chips
 
     @property
     def platform(self) -> str:
-        """The only platform that the process may use."""
         return "gpu" if self.gpus else "tpu" if self.tpus else "cpu"
 
     @property

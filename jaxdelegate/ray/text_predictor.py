@@ -45,15 +45,11 @@ _INTEGER, _OBJECT = np.dtype(np.int64), np.dtype(object)
 
 
 class Item(NamedTuple):
-    """A row as its task runs it."""
-
     size: int  # the tokens that are read
     value: Any
 
 
 class _PromptTask:
-    """Reads prompts or chats."""
-
     def __init__(self, engine: Engine, context: Mapping[str, Any]) -> None:
         """`context`: variables of the chat template."""
         self._engine, self._context = engine, context
@@ -78,8 +74,6 @@ class _PromptTask:
 
 
 class Generate(_PromptTask):
-    """Continues prompts, and answers chats."""
-
     inputs = ("prompt",)
     optional_inputs = ("messages", "seed")
     outputs = {  # noqa: RUF012 (never changed); names as in ray.data.llm where it has them
@@ -146,8 +140,6 @@ def _seed_of(seed: int, ids: Sequence[int]) -> int:
 
 
 class Score(_PromptTask):
-    """Computes how likely texts are after prompts."""
-
     inputs = ("prompt", "continuation")
     optional_inputs = ("messages",)
     outputs = {  # noqa: RUF012 (never changed); names as in ray.data.llm where it has them
@@ -180,8 +172,6 @@ class Score(_PromptTask):
 
 
 class Embed:
-    """Computes embeddings of texts."""
-
     inputs, optional_inputs = ("text",), ()
     optional_outputs = ()
 
@@ -374,7 +364,6 @@ def _check(task: str, **arguments: Any) -> None:
 
 
 def _input_columns(task: Generate | Score | Embed, named: dict[str, str]) -> dict[str, str]:
-    """The column of each input, those that the user named and those that are needed."""
     columns.check_names("input", named, [*task.inputs, *task.optional_inputs])
     if {"prompt", "messages"} <= named.keys():
         raise OptionError("inputs: expected a prompt or messages, got both")
@@ -402,7 +391,6 @@ def _values(batch: Batch, name: str, column: str) -> np.ndarray:
 
 
 def _read(name: str, column: str, value: Any) -> Any:
-    """The value of an input in a row. A ValueError: why it is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):  # NaN is pandas's null
         raise ValueError(f"column {column!r}: it is null")
     try:

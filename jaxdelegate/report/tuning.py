@@ -9,8 +9,6 @@ from jaxdelegate.text import plural, wrapped
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The choice for all operators with the same key."""
-
     algorithm: str
     default: str  # the algorithm without measurements
     seconds: Mapping[str, float]  # median time of one run by algorithm

@@ -126,7 +126,6 @@ def _simulation(loaded: CallableModel, main: Subgraph, sample: Sample) -> Simula
 def _possible(
     graph: Model, simulation: Simulation, schemes: Sequence[Scheme]
 ) -> tuple[list[tuple[Operator, Scheme]], list[tuple[Operator, str]]]:
-    """The operators with each of their schemes, and why other operators have none."""
     tensors, possible, left = graph.subgraphs[0].tensors, [], []
     for step in simulation.steps:
         op = step.operator
@@ -146,7 +145,6 @@ def _whole(
     simulation: Simulation,
     variants: Sequence[Variant],
 ) -> dict[str, OutputError]:
-    """The errors of quantizing all operators of a scheme."""
     numbers = {s.name: [n for n, v in enumerate(variants) if v.scheme is s] for s in schemes}
     used = {name: chosen for name, chosen in numbers.items() if chosen}
     with waiting("quantizing all operators at once, in each scheme"):

@@ -123,7 +123,6 @@ Named = tuple[str, tuple[str, ...]]  # an operator and the names of its outputs
 def recipe(
     scheme: Scheme, kept: Sequence[Named], inputs: Sequence[str], outputs: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Rules that quantize everything in a scheme except `kept` and the model's ends named here."""
     rules = [_rule(".*", "*", "min_max_uniform_quantize", scheme.config)]
     rules += [_in_float(_NAMES.get(op, op), names) for op, names in kept]
     if scheme.is_calibrated:

@@ -60,12 +60,10 @@ class Simulation:
 
     @property
     def specs(self) -> Mapping[int, TensorSpec]:
-        """Specs of all tensors, with folded constants."""
         return self._partition.specs
 
     @property
     def steps(self) -> tuple[LoweredOperator, ...]:
-        """The operators that run, in execution order."""
         return self._partition.operators
 
     @property
@@ -80,8 +78,6 @@ class Simulation:
     def ranges(
         self, samples: Sequence[Mapping[int, Any]], tensors: Sequence[int]
     ) -> dict[int, Range]:
-        """The smallest and largest finite values over samples."""
-
         def program(weights: list[Any], values: list[Any]) -> jax.Array:
             known = self._network(values, self._named(weights), lambda _, __, results: results)
             return jnp.stack([_extent(known[i]) for i in tensors])
@@ -95,7 +91,6 @@ class Simulation:
     # ---- one operator at a time
 
     def deviation(self, samples: Sequence[Mapping[int, Any]], variants: Variants) -> Deviation:
-        """The deviation for each variant alone."""
         total = len(variants)
         fitting = max(1, _CHUNK_BYTES // max(1, *map(self._nbytes, self.steps)))
         size = min(total, fitting)
@@ -111,7 +106,6 @@ class Simulation:
         variants: Variants,
         arguments: Iterable[np.ndarray],
     ) -> Deviation:
-        """The sum over samples of a program's deviations for each of its last arguments."""
         last = [*map(jnp.asarray, arguments)]
         with client.as_programs():
             run = jax.jit(functools.partial(program, variants))

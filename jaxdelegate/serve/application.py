@@ -76,7 +76,6 @@ def create(
 
 
 def application(served: Service, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
-    """The application of models that are open."""
     budgets = Budgets(served.limits)
     routes = [
         *v2_api.routes(served, budgets),

@@ -17,15 +17,10 @@ shown = _REPR.repr  # a client's value, shortened for messages
 
 
 class Client(NamedTuple):
-    """Who sends requests.
+    """Who sends requests."""
 
-    Attributes:
-        address: behind a trusted proxy, the one in its X-Forwarded-For.
-        key: a digest of the API key; empty: none. An address may invent many if keys are not
-            checked.
-    """
-
-    address: str = ""
+    address: str = ""  # behind a trusted proxy, the one in its X-Forwarded-For
+    # A digest of the API key; empty: none. An address may invent many if keys are not checked.
     key: str = ""
 
     @classmethod

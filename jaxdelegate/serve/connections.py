@@ -83,7 +83,6 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def _is_responded(self) -> bool:
-        """Whether the response to the current or latest request is complete."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def on_message_begin(self) -> None:
@@ -124,19 +123,16 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start the timeout for the rest of the request, or for the next one."""
         self._pending.popleft()
         super().on_response_complete()
         if self._is_responded:
             self._wait(MAX_HEADER_S)
 
     def pause_writing(self) -> None:
-        """Watch the client, which reads slowly."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """The client has read most of the data."""
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
@@ -153,7 +149,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._watch_reader()
 
     def send_400_response(self, _msg: str) -> None:
-        """Respond to invalid HTTP, in the form of all other errors."""
         self._refuse(400, "this is not an HTTP/1.1 request")
 
     def _should_upgrade(self) -> bool:

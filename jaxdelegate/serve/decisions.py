@@ -22,7 +22,6 @@ class Costs:
 
     @property
     def best(self) -> int:
-        """The size with the highest throughput."""
         return _largest_best({size: self._cost(size) / size for size in self.seconds})
 
     def padded(self, rows: int) -> int:

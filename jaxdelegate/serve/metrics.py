@@ -94,13 +94,11 @@ class Histogram:
     total: float = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
-        """Count a value, several times."""
         self.counts[bisect.bisect_left(_BOUNDS, value)] += count
         self.total += value * count
 
     @property
     def buckets(self) -> list[tuple[str, int]]:
-        """Bounds and cumulative counts."""
         bounds = [*map(str, _BOUNDS), "+Inf"]
         return list(zip(bounds, itertools.accumulate(self.counts), strict=True))
 
@@ -117,7 +115,6 @@ class Reading:
     last_s: float  # end of the last run in seconds of Unix time; 0: none
 
     def samples(self, name: str) -> tuple[Any, ...]:
-        """The value of a counter or gauge, or the buckets and the sum of a histogram."""
         return self.histograms[name] if name in self.histograms else (self.values[name],)
 
 
@@ -137,7 +134,6 @@ class Recorder:
         self._failed_s = self._last_s = 0.0
 
     def read(self) -> Reading:
-        """A consistent copy of all metrics."""
         with self._lock:
             return Reading(
                 dict(self._values),
@@ -149,7 +145,6 @@ class Recorder:
             )
 
     def set(self, gauge: str, value: float) -> None:
-        """Set a gauge, by its name without the prefix."""
         self._values[gauge] = value
 
     def _add(self, **counts: float) -> None:
@@ -170,14 +165,10 @@ class ModelRecorder(Recorder):
     def executed(
         self, *, requests: int, rows: int, request_s: float, queue_s: float, times: RunTimes
     ) -> None:
-        """One run of the model.
+        """One run of the model, with the rows of its requests but without padding.
 
-        Args:
-            requests: that succeeded.
-            rows: their items, without padding.
-            request_s: seconds from arrival to the response, summed over requests.
-            queue_s: seconds from arrival to the start of the run, summed over requests.
-            times: the run's.
+        `request_s` and `queue_s`: seconds from arrival to the response, and to the start of the
+        run, summed over requests.
         """
         each = requests * 1e6  # all of them waited for the run
         with self._lock:
@@ -229,7 +220,6 @@ class TextRecorder(Recorder):
                 each.add(seconds / tokens, tokens)
 
     def ended(self, reason: str, seconds: float) -> None:
-        """A sequence ended; seconds since its arrival."""
         with self._lock:
             self._count(reason)
             self._histograms["e2e_request_latency_seconds"].add(seconds)
@@ -250,15 +240,12 @@ class Metrics:
         self.registry.register(self)
 
     def recorder(self, model: str, version: str) -> ModelRecorder:
-        """The recorder of a model, created at the first call."""
         return self._models.setdefault((model, version), ModelRecorder())
 
     def text_recorder(self, model: str) -> TextRecorder:
-        """The recorder of a language model, created at the first call."""
         return self._texts.setdefault((model,), TextRecorder())
 
     def collect(self) -> Iterator[Any]:
-        """Every metric, for prometheus-client."""
         for names, recorders in ((_TRITON, self._models), (_VLLM, self._texts)):
             yield from self._families(names, {at: r.read() for at, r in [*recorders.items()]})
 

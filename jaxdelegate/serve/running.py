@@ -46,24 +46,13 @@ class Server:
         say: Say = print,
         is_whole_process: bool = False,
     ) -> None:
-        """Bind the HTTP port and read the models.
+        """Bind the HTTP port and read the models, files by the names that clients use.
 
-        Args:
-            models: files by the names that clients use.
-            settings: every model's.
-            limits: for requests.
-            host: the address to listen on.
-            port: for HTTP; 0: any free port.
-            grpc_port: 0: any free port; None: no gRPC.
-            say: prints the server's addresses, and each model when it is ready.
-            is_whole_process: whether the process does nothing else. Then a second SIGINT ends it
-                even if threads are busy, and its garbage collector ignores the objects that exist
-                when all models are ready.
-
-        Raises:
-            ModelError: a file cannot be read.
-            OptionError: an invalid option or name.
-            OSError: the port is in use.
+        A port of 0 is any free one; a `grpc_port` of None: no gRPC. `say` prints the addresses, and
+        each model when it is ready. If the process does nothing else (`is_whole_process`), a second
+        SIGINT ends it even if threads are busy, and its garbage collector ignores the objects that
+        exist when all models are ready. Raises a ModelError for a file, an OptionError for an
+        option or a name, an OSError if the port is in use.
         """
         self._begin = time.perf_counter()
         self._host, self._grpc_port, self._say = host, grpc_port, say
@@ -99,7 +88,6 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Any) -> AsyncIterator[None]:
-        """Run gRPC and wait for models while the event loop runs."""
         host, port, *_ = self._listener.getsockname()
         self._say(f"listening on http://{_shown(host)}:{port}")  # signal handlers are installed now
         async with contextlib.AsyncExitStack() as exits:

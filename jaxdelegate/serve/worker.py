@@ -18,18 +18,9 @@ LOGGER = logging.getLogger("jaxdelegate")
 
 
 class Worker(abc.ABC):
-    """A thread that prepares a model and then works on a queue, until it is closed.
+    """A thread that prepares a model and then works on a queue, until it is closed."""
 
-    Attributes:
-        name: the model's, for messages.
-        error: why the model cannot be used; None: it can, or will be.
-        is_ready: whether it is prepared.
-        when_warm: waits some seconds for what is compiled after the model is ready; returns what
-            that was, in words, or None if it goes on. Empty: nothing is.
-        memory: what takes memory on the device, in words; empty: it is not known.
-        resources: what is closed after the thread has ended.
-    """
-
+    # What takes memory on the device, in words; empty: it is not known.
     memory = ""
 
     def __init__(self, name: str, prepare: Callable[[], None]) -> None:
@@ -38,10 +29,12 @@ class Worker(abc.ABC):
         The thread calls `prepare` before all; if that raises, the queue is closed with its error.
         """
         self.name, self._prepare = name, prepare
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # why the model cannot be used
         self.is_ready = self._is_closing = False
+        # Waits some seconds for what is compiled after the model is ready; returns what that was,
+        # in words, or None if it goes on. Empty: nothing is.
         self.when_warm: Callable[[float], str | None] = lambda _: ""
-        self.resources = contextlib.ExitStack()
+        self.resources = contextlib.ExitStack()  # closed after the thread has ended
         self._change = threading.Condition()  # guards the queue
         self._prepared = threading.Event()  # or failed
         self._thread = threading.Thread(target=self._work, name=f"serve {name}", daemon=True)

@@ -31,17 +31,10 @@ class Assembler:
     def __init__(
         self, compiled: Compiled, kernels: Mapping[str, int], handlers: Mapping[str, int]
     ) -> None:
-        """Translate it.
+        """Translate it with addresses of its kernels, and of FFI functions by their targets.
 
-        Args:
-            compiled: the program.
-            kernels: addresses of its compiled kernels.
-            handlers: addresses of functions of XLA's foreign function interface by their targets.
-
-        Raises:
-            UnknownError: it has a step that only XLA's runtime can run.
-            ValueError: a slice is outside of its allocation.
-            LookupError: a kernel is missing.
+        An UnknownError for a step that only XLA's runtime can run, a ValueError for a slice outside
+        of its allocation, a LookupError for a missing kernel.
         """
         self._allocations, self._kernels, self._handlers = compiled.allocations, kernels, handlers
         self.words: Sequence[int] = self._sequence(compiled.steps)

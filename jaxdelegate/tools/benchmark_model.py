@@ -118,7 +118,6 @@ FLAGS = (*_OWN_FLAGS, *benchmark_flags())
 
 
 def run(values: flags.FlagValues) -> int:
-    """Benchmark, print TFLite's lines, write the requested files."""
     _log("STARTING!")
     if values.export_model_runtime_info and not values.model_runtime_info_output_file:
         raise OptionError("export_model_runtime_info needs model_runtime_info_output_file")

@@ -34,7 +34,6 @@ _OTHER_NAMES = (_MODEL, _MODEL[::-1], ("denylist_file_path", "blacklist_file_pat
 
 
 def declared(tool: ModuleType) -> flags.FlagValues:
-    """A tool's flags, those of delegates that it has, and the other names of some."""
     values = flags.FlagValues()
     flags.DEFINE_bool("help", False, "Show the common flags.", values, COMMON, short_name="h")
     flags.DEFINE_bool("helpfull", False, "Show all of the tool's flags.", values, COMMON)

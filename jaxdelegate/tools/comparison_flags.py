@@ -57,11 +57,9 @@ def inputs(values: flags.FlagValues) -> InputSettings:
 
 
 def bounds(values: flags.FlagValues) -> Bounds:
-    """When a tensor agrees."""
     return Bounds(values.tolerance, values.max_lsb, values.max_abs_error)
 
 
 def test(values: flags.FlagValues) -> Test:
-    """The side under test: the delegates, in the interpreter that the flags name."""
     opened = functools.partial(delegate_flags.interpreter, values, values.graph)
     return Test(opened, delegate_flags.delegates(values), "XNNPACK" if values.use_xnnpack else "")

@@ -13,7 +13,6 @@ FLAGS = (command_line.GRAPH, command_line.INPUT_LAYER, command_line.INPUT_LAYER_
 
 
 def run(values: flags.FlagValues) -> int:
-    """Compile and store; prints how many programs were new."""
     if not delegate_flags.options(values).serialization_dir:
         raise OptionError("--jax_serialization_dir is required: the directory for the programs")
     layers = parse_input_layers(values.input_layer, values.input_layer_shape)

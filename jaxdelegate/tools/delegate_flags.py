@@ -67,7 +67,6 @@ def read(values: flags.FlagValues) -> FlagValues:
 
 
 def options(values: flags.FlagValues) -> DelegateOptions:
-    """JaxDelegate's options from the flags that a tool has declared."""
     return jax_options(read(values))
 
 

@@ -71,7 +71,6 @@ SOME_SKIPPED = 3  # the exit code of a run that skipped images it could not use
 
 
 def evaluate(values: flags.FlagValues, function: Callable[..., Any], **arguments: Any) -> Any:
-    """Run `evaluate_imagenet` or `evaluate_coco` by these flags, here or on a Ray cluster."""
     settings = RunSettings(
         batch_size=values.batch_size,
         decode_threads=values.num_decode_threads,

@@ -57,7 +57,6 @@ def brief(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]
 
 
 def full(name: str, what: str, values: flags.FlagValues, actions: Sequence[str]) -> str:
-    """All flags: the tool's, those of delegates, and those that every tool has."""
     sections = {
         "Flags": [f"jaxdelegate.tools.{name}"],
         "Flags of the delegates and interpreters": [DELEGATES],

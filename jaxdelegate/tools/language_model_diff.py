@@ -34,7 +34,6 @@ _ALSO = ("graph", "model_file", "reference", "against", "result_json")  # mean t
 
 
 def is_healthy(values: flags.FlagValues) -> bool:
-    """Compare and print; whether everything agrees within rounding."""
     options = delegate_flags.given_options(values)
     _refuse_flags_of_models(values)
     result = language_model_diff(
@@ -54,7 +53,6 @@ def is_healthy(values: flags.FlagValues) -> bool:
 
 
 def refuse(values: flags.FlagValues) -> None:
-    """Refuse what is meant for a bundle's language model."""
     present = [f"--{flag.name}" for flag in FLAGS if values[flag.name].present]
     if values.reference == LITERT_LM:
         present.append(f"--reference={LITERT_LM}")

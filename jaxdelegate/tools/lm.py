@@ -42,7 +42,6 @@ FLAGS = (
 
 
 def run(values: flags.FlagValues, action: str) -> int:
-    """Talk to a model, measure it, or print what its bundle contains."""
     if action == "describe":
         bundle = open_bundle(values.graph)
         print(describe(bundle))

@@ -18,7 +18,6 @@ from jaxdelegate.tools import delegate_flags
 
 
 def benchmark(values: flags.FlagValues) -> None:
-    """Print how fast a model reads and generates tokens."""
     measured = lm.Benchmark(
         values.graph,
         prefill_tokens=values.prefill_tokens,
@@ -73,7 +72,6 @@ def _engine_arguments(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def run(values: flags.FlagValues) -> None:
-    """Answer one prompt, or those that are typed."""
     arguments = _engine_arguments(values)
     for flag, backend in (("image", "vision_backend"), ("audio", "audio_backend")):
         if getattr(values, flag):

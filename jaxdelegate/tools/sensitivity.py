@@ -53,7 +53,6 @@ FLAGS = (
 
 
 def run(values: flags.FlagValues) -> int:
-    """Print the table; write the recipe and the result."""
     if not values.recipe and (values.max_error is not None or values.max_total is not None):
         raise OptionError("--max_error and --max_total need --recipe")
     report = quantization_sensitivity(

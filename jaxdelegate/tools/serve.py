@@ -137,7 +137,6 @@ _SAME_NAMES -= {"speculative_decoding", "lora", "warm"}
 
 
 def run(values: flags.FlagValues) -> int:
-    """Serve until SIGTERM or Ctrl-C."""
     models = _models(values)
     settings = ServeSettings(
         **{name: getattr(values, name) for name in _SAME_NAMES},

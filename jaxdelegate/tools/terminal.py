@@ -46,7 +46,6 @@ class EscapedStream:
 
 @contextlib.contextmanager
 def escaped_output() -> Iterator[None]:
-    """Escape what Python prints or logs in the block."""
     out: Any = EscapedStream(sys.stdout)
     err: Any = EscapedStream(sys.stderr, _RETURN)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -65,7 +64,6 @@ def _with_commands(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def logged_commands() -> Iterator[None]:
-    """Name commands in what the library logs in the block."""
     logger = logging.getLogger("jaxdelegate")
     logger.addFilter(_with_commands)
     try:

@@ -63,8 +63,6 @@ Timer = Callable[[Mapping[str, Run], str], Samples]  # the runs by name; the def
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An operator with several algorithms; the first one is the default."""
-
     key: str
     operator: Operator
     algorithms: tuple[str, ...]
@@ -150,8 +148,6 @@ def tune(
 
 @dataclasses.dataclass(frozen=True)
 class _Bench:
-    """Runs the operators of one partition, each alone, on the device."""
-
     partition: LoweredPartition
     context: LoweringContext
     device: jax.Device

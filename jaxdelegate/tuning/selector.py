@@ -74,7 +74,6 @@ class Tuner:
         return self._store.digest()
 
     def report(self) -> TuningReport:
-        """All choices for the device, including those of the directory."""
         return TuningReport(str(self._device), dict(self._known()))
 
     def _known(self) -> dict[str, Choice]:

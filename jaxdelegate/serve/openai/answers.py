@@ -28,7 +28,6 @@ class Answers:
         self._loop.call_soon_threadsafe(self._deltas.put_nowait, delta)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        """What the sequences get. A RequestError if one fails."""
         left = len(self._jobs)
         while left:
             delta = await self._next()
@@ -38,7 +37,6 @@ class Answers:
             yield delta
 
     async def all(self) -> list[Delta]:
-        """All that the sequences get."""
         return [delta async for delta in self]
 
     async def _next(self) -> Delta:
@@ -53,5 +51,4 @@ class Answers:
             ) from None
 
     async def release(self) -> None:
-        """End what still runs."""
         self._batcher.cancel(self._jobs)

@@ -60,7 +60,6 @@ ReadRequest = Callable[[Buffer], TextRequest]
 
 
 def routes(served: Service, budgets: Budgets) -> list[Route]:
-    """The routes of the API."""
     api = _Api(served, budgets)
     return [
         route("/v1/models", api.models, on_error=error_response),
@@ -76,7 +75,6 @@ def routes(served: Service, budgets: Budgets) -> list[Route]:
 
 
 def error_response(error: RequestError) -> Response:
-    """The error in OpenAI's form."""
     return json_response({"error": _error(error)}, error.status, error_headers(error))
 
 
@@ -179,7 +177,6 @@ class _Api:
         await asyncio.shield(encoding)
 
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
-        """Read the body, and prepare the request in a thread."""
         body = await bodies.read(request, self._budgets)
         size = len(body)
         if size > MAX_JSON_BYTES:

@@ -23,8 +23,6 @@ _SMOOTHING = 0.1  # the weight of the latest answer in the mean time
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
-    """What a sequence got."""
-
     index: int  # which sequence of its request
     parts: Sequence[Part] = ()  # new tokens and their text
     finish_reason: str | None = None  # "stop" or "length"; None: it goes on
@@ -36,8 +34,6 @@ class Delta:
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """One sequence of a request."""
-
     index: int  # which sequence of its request
     client: Client  # whose turn it is
     request: Request  # its prompt
@@ -59,9 +55,6 @@ class TextBatcher(Worker):
 
     A step prefills one part of one prompt at most, so that a long prompt does not make the others
     wait.
-
-    Attributes:
-        most: sequences at once, in slots and waiting.
     """
 
     def __init__(
@@ -83,11 +76,7 @@ class TextBatcher(Worker):
         self._mean_s = 1.0  # that an answer is in its slot
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue all sequences of a request.
-
-        Raises:
-            RequestError: of status 429: too many wait; 503: the batcher is closed.
-        """
+        """Queue a request's sequences. A RequestError of status 429: too many wait; 503: closed."""
         with self._change:
             if refusal := self._refusal():
                 raise RequestError(refusal, 503)
@@ -158,7 +147,6 @@ class TextBatcher(Worker):
         return True
 
     def _step(self, scheduler: Scheduler) -> None:
-        """Let jobs leave and join, run one step, and pass on what it yields."""
         for running, job in list(self._jobs.items()):
             if job.is_cancelled:
                 scheduler.leave(running)
@@ -204,7 +192,6 @@ class TextBatcher(Worker):
         return True
 
     def _advance(self, scheduler: Scheduler, job: Job) -> None:
-        """Pass on what a sequence got."""
         running, stream = job.running, job.stream
         assert running is not None
         if running.refusal is not None:
@@ -256,7 +243,6 @@ class TextBatcher(Worker):
         self._recorder.ended(reason, now - job.since)
 
     def _fail_one(self, job: Job, error: BaseException | str) -> None:
-        """One sequence ends with an error; others go on."""
         if isinstance(error, RequestError):
             self._deliver(job, Delta(job.index, error=error))
         else:
@@ -267,7 +253,6 @@ class TextBatcher(Worker):
             self._ended(job, "error")
 
     def _fail_all(self, error: Exception) -> None:
-        """All sequences in slots end with an error."""
         LOGGER.error("%s: generation failed: %s", self.name, error, exc_info=error)
         for job in list(self._jobs.values()):
             self._deliver(job, self._failed(job))

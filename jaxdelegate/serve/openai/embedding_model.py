@@ -19,8 +19,6 @@ _RUNS = 2  # whose texts a request may have in the queue
 
 
 class EmbeddingModel(TextModel):
-    """A text encoder."""
-
     worker: Batcher[Sequence[int], np.ndarray]
     engine: EmbeddingEngine
 

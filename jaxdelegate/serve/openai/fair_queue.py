@@ -37,7 +37,6 @@ class FairQueue(Generic[T]):
         return (item for items in clients for item in itertools.islice(items, most))
 
     def add(self, items: Iterable[T]) -> None:
-        """Append items, each for its client."""
         for item in items:
             keys = self._waiting.setdefault(item.client.address, _Keys[T]())
             keys.setdefault(item.client.key, collections.deque()).append(item)
@@ -84,7 +83,6 @@ class FairQueue(Generic[T]):
         return most[-1] if len(most) > len(keys.get(client.key, ())) + count else None
 
     def clear(self) -> list[T]:
-        """Remove and return all items."""
         items = list(self._first())
         self._waiting.clear()
         self._count = 0

@@ -9,23 +9,17 @@ _INT64 = 1 << 63
 
 
 class ApiError(RequestError):
-    """A request is refused.
-
-    Attributes:
-        param: the field that is wrong, for example `messages[0].content`; None: none alone.
-        code: a word for programs, for example `model_not_found`.
-    """
+    """A request is refused."""
 
     def __init__(
         self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None
     ) -> None:
         super().__init__(message if param is None else f"{param}: {message}", status)
+        # The wrong field, such as messages[0].content; a word for programs: model_not_found.
         self.param, self.code = param, code
 
 
 class Kind(NamedTuple):
-    """What values a field may have."""
-
     expected: str
     has: Callable[[Any], Any]  # whether it has a value
     read: Callable[[Any], Any] = lambda value: value  # the value that the server computes with

@@ -48,7 +48,6 @@ def grammar(fields: Mapping[str, Any]) -> tuple[str, Grammar | None]:
 
 
 def _structured(value: Mapping[str, Any]) -> Grammar | None:
-    """That of vLLM's `structured_outputs`."""
     asked = {name: v for name, v in value.items() if name in _STRUCTURED and v is not None}
     other = next((n for n, v in value.items() if n not in _STRUCTURED and v is not None), None)
     if other is not None or len(asked) != 1:

@@ -23,21 +23,14 @@ _HEADERS = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "j
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is a URL that names a server."""
     return text.startswith(("http://", "https://"))
 
 
 def loaded(url: str, hosts: Collection[str], most: int) -> bytes:
-    """The file at a URL. Its type is not looked at, and proxies are not used.
+    """The file at a URL, at most `most` bytes. Its type is not looked at, and proxies are not used.
 
-    Args:
-        url: of http or https.
-        hosts: names that it may have, also after a redirect; `*`: all.
-        most: bytes.
-
-    Raises:
-        GenerationError: the host is not allowed or is inside, or there is no such file, or it is
-            too large or slow.
+    `hosts` are the names that it may have, also after a redirect; `*`: all. A GenerationError if
+    the host is not allowed or is inside, or the file is absent, too large or slow.
     """
     deadline = time.monotonic() + SECONDS
     found, redirects = _answer(_checked(url, hosts), most, deadline), 0
@@ -114,7 +107,6 @@ def _connected(address: str, port: int, seconds: float) -> socket.socket:
 
 
 def _secured(sock: socket.socket, host: str) -> ssl.SSLSocket:
-    """Add TLS to a connection, before its handshake."""
     context = ssl.create_default_context()
     return context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
 

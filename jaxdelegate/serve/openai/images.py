@@ -70,13 +70,9 @@ def _refusal(url: str) -> str:
 def read_images(
     model: Any, parts: Sequence[dict[str, Any]], owner: Any, hosts: Collection[str]
 ) -> list[EncodedContent]:
-    """The images of a request, not encoded yet. An ApiError names the one that is wrong.
+    """The images of `image_part`'s parts, not encoded yet. An ApiError names a wrong one.
 
-    Args:
-        model: whose engine takes them.
-        parts: that `image_part` returned.
-        owner: see `ContentEncoder.read`.
-        hosts: of which they are loaded by URL.
+    `owner`: see `ContentEncoder.read`; `hosts`: of which they are loaded by URL.
     """
     if not parts:
         return []

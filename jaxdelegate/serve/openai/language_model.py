@@ -47,19 +47,13 @@ _EMBEDDINGS = " embeddings"  # a key of their own for turns, so that a client's 
 
 
 class LanguageModel(TextModel):
-    """A language model.
-
-    Attributes:
-        renderer: makes a text of messages; only once it is ready, like the next ones.
-        token_texts: of tokens that were not chosen.
-        adapters: by the name that clients use.
-    """
+    """A language model."""
 
     worker: TextBatcher
     engine: Engine
-    renderer: Renderer
-    token_texts: TokenTexts
-    adapters: Mapping[str, Adapter | None]
+    renderer: Renderer  # makes a text of messages; only once it is ready, like the next ones
+    token_texts: TokenTexts  # for tokens that were not chosen
+    adapters: Mapping[str, Adapter | None]  # by the name that clients use
 
     def __init__(
         self,
@@ -74,7 +68,6 @@ class LanguageModel(TextModel):
 
     @property
     def adapter(self) -> Adapter | None:
-        """What its prompts are computed with; None: the model alone."""
         return None
 
     @property
@@ -98,7 +91,6 @@ class LanguageModel(TextModel):
         constraint: Constraint | None,
         thinking: ThinkingBudget | None = None,
     ) -> Job:
-        """One of the sequences of a request, from a prompt."""
         ends = asked.ends
         request = Request(
             ids,
@@ -119,11 +111,9 @@ class LanguageModel(TextModel):
         return Job(number, client, request, stream, grammar_field=field)
 
     def tool_renderer(self, chat: Chat) -> ToolRenderer:
-        """Makes the text of a chat's messages, and of its tools."""
         return ToolRenderer(self.renderer, self.engine.text.tool_syntax, chat.tools.shown)
 
     def _stops(self, ends: Ends) -> StopSequences | None:
-        """Where answers end, if not as the bundle declares."""
         if not (ends.stop_ids or ends.ignores_stops):
             return None
         declared = [] if ends.ignores_stops else self.engine.text.stops.sequences
@@ -236,7 +226,6 @@ class LanguageModel(TextModel):
             runner.decode()
 
     def _begin_warming(self, engine: Engine) -> None:
-        """Compile in the background what other requests need."""
         kinds, runner = self.settings.warm, engine.new_runner(self.settings.max_batch_size)
         declared = engine.text.sampling_params().variant(self.vocabulary)
         programs = warm_programs(runner, declared, kinds)

@@ -51,26 +51,16 @@ FIELDS: Mapping[str, Kind] = {
 
 @dataclasses.dataclass(frozen=True)
 class Chat:
-    """The messages of a chat, and how they become a prompt.
+    """The messages of a chat, and how they become a prompt."""
 
-    Attributes:
-        messages: as chat templates see them.
-        context: more variables of the template.
-        begins_answer: whether the prompt ends where an answer begins.
-        continues: the answer continues the last message.
-        tools: what the answer may call.
-        budget: the most tokens of its reasoning; None: any number.
-        budget_field: which says so.
-        files: images and sounds of the messages, in order: see `image_part` and `sound_part`.
-    """
-
-    messages: Sequence[Mapping[str, Any]]
-    context: Mapping[str, Any]
-    begins_answer: bool
-    continues: bool
-    tools: Tools
-    budget: int | None = None
-    budget_field: str = ""
+    messages: Sequence[Mapping[str, Any]]  # as chat templates see them
+    context: Mapping[str, Any]  # more variables of the template
+    begins_answer: bool  # whether the prompt ends where an answer begins
+    continues: bool  # the answer continues the last message
+    tools: Tools  # what the answer may call
+    budget: int | None = None  # the most tokens of its reasoning; None: any number
+    budget_field: str = ""  # which says so
+    # Images and sounds of the messages, in order: see `image_part` and `sound_part`.
     files: Sequence[dict[str, Any]] = ()
 
 
@@ -91,7 +81,6 @@ def unknown(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def chat_of(messages: Sequence[dict[str, Any]], fields: Mapping[str, Any]) -> Chat:
-    """The chat of these messages, which are as chat templates see them."""
     context = dict(fields.get("chat_template_kwargs", {}))
     budgets = _budgets(fields, context)
     if (effort := fields.get("reasoning_effort")) is not None:
@@ -139,13 +128,11 @@ def _budgets(fields: Mapping[str, Any], context: dict[str, Any]) -> dict[str, in
 
 
 def said(role: str, parts: Iterable[str | dict[str, Any]]) -> dict[str, Any]:
-    """A message of texts, images and sounds, as chat templates see it."""
     typed = [{"type": "text", "text": p} if isinstance(p, str) else p for p in parts]
     return {"role": role, "content": typed}
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
-    """A message as chat templates see it."""
     role = _ROLE.checked(OBJECT.checked(message, where).get("role"), f"{where}.role")
     for name, why in _REFUSED.items():
         if message.get(name):

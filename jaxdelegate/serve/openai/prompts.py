@@ -59,9 +59,6 @@ class Prompts:
         """Read texts, images and sounds into tokens. An ApiError if they do not fit the model.
 
         `hosts`: of which images are loaded by URL.
-
-        Attributes:
-            contents: images and sounds to encode before the answers are generated.
         """
         self.model, self.request = model, request
         self._check_count()
@@ -225,7 +222,6 @@ class Prompts:
             self._thinking = None
 
     def jobs(self, client: Client) -> list[Job]:
-        """The sequences to generate, `n` for each prompt."""
         prompts = [ids for ids in self._prompts for _ in range(self.request.n)]
         return [
             self.model.job(index, ids, self.request, client, self._constraint, self._thinking)
@@ -234,8 +230,6 @@ class Prompts:
 
 
 class Texts:
-    """The texts of a request for embeddings."""
-
     def __init__(self, model: TextModel, request: EmbeddingRequest) -> None:
         """Read texts into tokens. An ApiError if they do not fit the model."""
         self.model, self.request = model, request

@@ -145,29 +145,18 @@ class Sampling:
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """Where answers end.
+    """Where answers end."""
 
-    Attributes:
-        max_tokens: the most tokens of an answer; None: as many as fit.
-        min_tokens: before these the bundle's stop tokens are not chosen.
-        stops: texts that end an answer.
-        stop_ids: tokens that end it, besides the bundle's.
-        ignores_stops: the bundle's stop tokens are never chosen.
-        has_stop: whether the answer has the text that ends it.
-    """
-
-    max_tokens: int | None
-    min_tokens: int
-    stops: tuple[str, ...]
-    stop_ids: tuple[int, ...]
-    ignores_stops: bool
-    has_stop: bool
+    max_tokens: int | None  # the most tokens of an answer; None: as many as fit
+    min_tokens: int  # before these the bundle's stop tokens are not chosen
+    stops: tuple[str, ...]  # texts that end an answer
+    stop_ids: tuple[int, ...]  # tokens that end it, besides the bundle's
+    ignores_stops: bool  # the bundle's stop tokens are never chosen
+    has_stop: bool  # whether the answer has the text that ends it
 
 
 @dataclasses.dataclass(frozen=True)
 class TextRequest:
-    """A request for answers."""
-
     model: str  # "": the only one
     n: int  # answers to each prompt
     ends: Ends
@@ -201,8 +190,6 @@ class TextRequest:
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingRequest:
-    """A request for embeddings."""
-
     model: str
     texts: Sequence[str | list[int]]  # or token ids
     size: int | None  # only the first elements of embeddings; None: all
@@ -212,8 +199,6 @@ class EmbeddingRequest:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizeRequest:
-    """A request for the tokens of a text or a chat."""
-
     model: str
     prompt: str | Chat
     has_start: bool  # whether a text gets the bundle's start token
@@ -222,15 +207,12 @@ class TokenizeRequest:
 
 @dataclasses.dataclass(frozen=True)
 class DetokenizeRequest:
-    """A request for the text of tokens."""
-
     model: str
     tokens: list[int]
     ignored: tuple[str, ...] = ()
 
 
 def embedding_request(body: Buffer) -> EmbeddingRequest:
-    """Read a request of /v1/embeddings. Errors as `chat_request`."""
     fields, ignored = checked(body, _EMBEDDING, {"input"})
     return EmbeddingRequest(
         fields.get("model", ""),
@@ -242,7 +224,6 @@ def embedding_request(body: Buffer) -> EmbeddingRequest:
 
 
 def tokenize_request(body: Buffer) -> TokenizeRequest:
-    """Read a request of /tokenize. Errors as `chat_request`."""
     fields, ignored = checked(body, _TOKENIZE)
     if ("prompt" in fields) == ("messages" in fields):
         raise ApiError("expected one of them", param="prompt and messages")
@@ -252,7 +233,6 @@ def tokenize_request(body: Buffer) -> TokenizeRequest:
 
 
 def detokenize_request(body: Buffer) -> DetokenizeRequest:
-    """Read a request of /detokenize. Errors as `chat_request`."""
     fields, ignored = checked(body, _DETOKENIZE, {"tokens"})
     return DetokenizeRequest(fields.get("model", ""), fields["tokens"], ignored)
 
@@ -277,7 +257,6 @@ def chat_request(body: Buffer) -> TextRequest:
 
 
 def completion_request(body: Buffer) -> TextRequest:
-    """Read a request of /v1/completions. Errors as `chat_request`."""
     fields, ignored = checked(body, _COMPLETION, {"prompt"})
     return text_request(
         fields,
@@ -317,7 +296,6 @@ def checked(
 
 
 def unknown_field(name: str) -> ApiError:
-    """Why a field that the server does not know is refused."""
     return ApiError(
         "unknown field (the server was started with --strict_fields)",
         param=shown(name).strip("'\""),
@@ -326,7 +304,6 @@ def unknown_field(name: str) -> ApiError:
 
 
 def text_request(fields: Mapping[str, Any], max_tokens: int | None, **more: Any) -> TextRequest:
-    """The request with the fields that all endpoints have."""
     is_stream, options = fields.get("stream", False), fields.get("stream_options") or {}
     if options and not is_stream:
         raise ApiError("expected only with stream: true", param="stream_options")

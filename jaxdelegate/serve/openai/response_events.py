@@ -50,7 +50,6 @@ class ResponseForm:
         self._is_begun = False
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        """The response with all deltas of its sequence."""
         for delta in deltas:
             for _ in self._changes(delta):
                 pass
@@ -67,7 +66,6 @@ class ResponseForm:
         return b""
 
     def error_events(self, error: Mapping[str, Any]) -> bytes:
-        """The end of a stream that fails; `error`: with its message, param and code."""
         words = {name: error[name] for name in ("code", "message", "param")}
         self._response["status"] = "failed"
         self._response["error"] = {"code": "server_error", "message": error["message"]}
@@ -131,7 +129,6 @@ class ResponseForm:
         return self._event("response.output_item.added", output_index=len(output) - 1, item=item)
 
     def _close(self, status: str = "completed") -> Iterator[Event]:
-        """End the item that gets text, if there is one."""
         item, part = self._item, self._part
         if item is None:
             return
@@ -202,7 +199,6 @@ class ResponseForm:
 
 
 def _items(field: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An empty item for the text of a field of a message in chats, and its part."""
     common = {"status": "in_progress", "content": []}
     if field == REASONING:
         item = {"id": _identity("rs"), "type": "reasoning", "summary": [], **common}
@@ -222,6 +218,5 @@ def _identity(prefix: str) -> str:
 
 
 def _sent(content: Event) -> bytes:
-    """A server-sent event with its type."""
     text = json.dumps(content, separators=(",", ":"))
     return f"event: {content['type']}\ndata: {text}\n\n".encode()

@@ -107,7 +107,6 @@ def _renamed(error: ApiError) -> ApiError:
 
 
 def _as_in_chats(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that chats have in another form."""
     asked: dict[str, Any] = {}
     listed = enumerate(fields.get("tools", ()))
     asked["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in listed]
@@ -209,7 +208,6 @@ def _message(item: Any, where: str) -> dict[str, Any]:
 
 
 def _parts(content: Any, role: str, where: str) -> Iterator[str | dict[str, Any]]:
-    """Texts and, of the user, images and sounds."""
     if role != "user" or not isinstance(content, list):
         yield from _texts(content, where)
         return

@@ -23,14 +23,12 @@ REASONING = "reasoning_content"  # as in DeepSeek's API and vLLM
 
 
 def event(content: object) -> bytes:
-    """A server-sent event."""
     return b"data: " + json.dumps(content, separators=(",", ":")).encode() + b"\n\n"
 
 
 def embeddings(
     model: str, tokens: int, rows: Sequence[np.ndarray], *, is_packed: bool
 ) -> dict[str, Any]:
-    """The response of /v1/embeddings; `tokens`: of all texts."""
     data = [
         {
             "object": "embedding",
@@ -49,18 +47,14 @@ def _packed(row: np.ndarray) -> str:
 
 @dataclasses.dataclass
 class Usage:
-    """How many tokens a request has, by sequence."""
-
     prompts: Sequence[int]  # tokens of each prompt; the answers to one count it once
     tokens: dict[int, int] = dataclasses.field(default_factory=dict)
     reused: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def add(self, delta: Delta) -> None:
-        """Take the numbers of a delta."""
         self.tokens[delta.index], self.reused[delta.index] = delta.tokens, delta.reused
 
     def json(self) -> dict[str, Any]:
-        """The object `usage`."""
         prompt, answers = sum(self.prompts), sum(self.tokens.values())
         n = max(len(self.reused) // len(self.prompts), 1)
         cached = sum(self.reused.get(i * n, 0) for i in range(len(self.prompts)))
@@ -73,8 +67,6 @@ class Usage:
 
 
 class Form(abc.ABC):
-    """What both endpoints' responses have."""
-
     kind: str
     chunk_kind: str
     prefix: str
@@ -87,14 +79,7 @@ class Form(abc.ABC):
         scores: ScoreForm | None = None,
         prompts: Sequence[PromptForm] = (),
     ) -> None:
-        """No tokens yet.
-
-        Args:
-            model: the name.
-            usage: of the request.
-            scores: None: tokens have none.
-            prompts: of each sequence, if the response has anything of prompts.
-        """
+        """`scores` of None: tokens have none; `prompts`: of each sequence, if they are shown."""
         self._head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "object": self.kind,
@@ -105,7 +90,6 @@ class Form(abc.ABC):
         self._prompt_scores: dict[int, Sequence[TokenScore]] = {}
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        """The response with all deltas of all sequences."""
         by_index: dict[int, list[Delta]] = {}
         for delta in deltas:
             self._take(delta)
@@ -117,7 +101,6 @@ class Form(abc.ABC):
         return {**self._head, "choices": choices, "usage": self.usage.json()}
 
     def chunks(self, delta: Delta, *, has_usage: bool) -> Iterator[dict[str, Any]]:
-        """The chunks of a stream for one delta; `has_usage`: they have a field for it."""
         self._take(delta)
         more = {"usage": None} if has_usage else {}
         for choice in self.chunk_choices(delta):
@@ -129,18 +112,15 @@ class Form(abc.ABC):
             self._prompt_scores[delta.index] = delta.prompt_scores
 
     def _prompt_logprobs(self, index: int) -> dict[str, Any]:
-        """The field of that name, if it is requested."""
         if not self._prompts or self._prompts[index].top is None:
             return {}
         scores = self._prompt_scores.get(index, ())
         return {"prompt_logprobs": self._prompts[index].logprobs(scores)}
 
     def events(self, delta: Delta, *, has_usage: bool) -> bytes:
-        """The server-sent events of a stream for one delta."""
         return b"".join(map(event, self.chunks(delta, has_usage=has_usage)))
 
     def last_events(self, *, has_usage: bool) -> bytes:
-        """The end of a stream."""
         return (event(self.usage_chunk()) if has_usage else b"") + DONE
 
     def error_events(self, error: Mapping[str, Any]) -> bytes:
@@ -170,7 +150,6 @@ class AnswerReader:
 
     @property
     def is_reasoning(self) -> bool:
-        """Whether the answer is in a channel."""
         return self._channels.is_open
 
     def add(self, text: str, *, is_last: bool) -> tuple[dict[str, str], list[dict[str, Any]]]:
@@ -211,8 +190,6 @@ class AnswerReader:
 
 
 class ChatForm(Form):
-    """Responses of /v1/chat/completions."""
-
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
     def __init__(
@@ -234,7 +211,6 @@ class ChatForm(Form):
         return {**super().whole(deltas), **self._prompt_logprobs(0)}
 
     def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
-        """The message of a sequence."""
         texts, calls = self._read(index, parts, is_last=True)
         message: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None, **texts}
         if calls:
@@ -287,8 +263,6 @@ class ChatForm(Form):
 
 
 class CompletionForm(Form):
-    """Responses of /v1/completions."""
-
     kind = chunk_kind = "text_completion"
     prefix = "cmpl"
 
@@ -315,7 +289,6 @@ class CompletionForm(Form):
         }
 
     def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
-        """One chunk."""
         yield self.choice(delta.index, delta.parts, delta.finish_reason)
 
     def _echoed(self, index: int) -> tuple[str, list[Part]]:

@@ -36,14 +36,10 @@ class TokenTexts:
 
 
 class ScoreForm:
-    """Log probabilities of tokens and of the most likely ones in their places."""
-
     def __init__(self, texts: TokenTexts, top: int) -> None:
-        """`top`: how many most likely tokens there are."""
         self.texts, self._top = texts, top
 
     def chat(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """The object `logprobs` of a chat."""
         return {"content": [self._token(part) for part in parts], "refusal": None}
 
     def _token(self, part: Part) -> dict[str, Any]:
@@ -56,12 +52,7 @@ class ScoreForm:
         }
 
     def completion(self, parts: Sequence[Part], offset: int) -> dict[str, Any]:
-        """The object `logprobs` of a completion.
-
-        Args:
-            parts: the first token of a prompt has no score.
-            offset: the characters before them.
-        """
+        """The object `logprobs` of parts after `offset` characters; a first token has no score."""
         offsets = []
         for part in parts:
             offsets.append(offset)
@@ -93,23 +84,14 @@ class ScoreForm:
 
 @dataclasses.dataclass(frozen=True)
 class PromptForm:
-    """What a response has of a prompt.
+    """What a response has of a prompt."""
 
-    Attributes:
-        ids: its tokens.
-        texts: of tokens.
-        text: what is before the answer; None: nothing.
-        has_start: the first token is not a part of the text.
-        skips_special: special tokens have no text.
-        top: `prompt_logprobs`.
-    """
-
-    ids: Sequence[int]
+    ids: Sequence[int]  # its tokens
     texts: TokenTexts
-    text: str | None
-    has_start: bool
-    skips_special: bool
-    top: int | None
+    text: str | None  # what is before the answer; None: nothing
+    has_start: bool  # the first token is not a part of the text
+    skips_special: bool  # special tokens have no text
+    top: int | None  # `prompt_logprobs`
 
     def parts(self, scores: Sequence[TokenScore]) -> list[Part]:
         """The tokens, whose text is before the answer, with the scores of all but the first."""

@@ -66,7 +66,6 @@ class TextModel(abc.ABC):
     async def _embedding(self, tokens: Sequence[int], client: Client) -> np.ndarray: ...
 
     def _engine_options(self) -> dict[str, Any]:
-        """The arguments that engines share."""
         options = dict(self.settings.delegate_options)
         return {
             "max_batch": self.settings.max_batch_size,

@@ -9,7 +9,6 @@ from jaxdelegate.serve.openai.text_model import TextModel
 
 
 def tokens(model: TextModel, request: TokenizeRequest) -> dict[str, Any]:
-    """The response of /tokenize, for a text."""
     assert isinstance(request.prompt, str)
     if request.has_start:
         ids = model.engine.prompt_ids(request.prompt)
@@ -19,7 +18,6 @@ def tokens(model: TextModel, request: TokenizeRequest) -> dict[str, Any]:
 
 
 def text(model: TextModel, request: DetokenizeRequest) -> dict[str, Any]:
-    """The response of /detokenize."""
     tokenizer = model.engine.tokenizer
     unknown = next((i for i in request.tokens if not tokenizer.has(i)), None)
     if unknown is not None:

@@ -29,27 +29,17 @@ FIELDS: Mapping[str, Kind] = {
 
 
 class Tools(NamedTuple):
-    """The tools of a request.
+    """The tools of a request."""
 
-    Attributes:
-        shown: in OpenAI's form, for the prompt; empty: none.
-        callable: the functions that the answer may call.
-        is_required: the answer is calls only.
-        is_strict: calls in answers match their schemas.
-        is_named: the request names the function.
-        most: how many calls the answer may have; None: several.
-    """
-
-    shown: Sequence[Mapping[str, Any]] = ()
-    callable: Sequence[Mapping[str, Any]] = ()
-    is_required: bool = False
-    is_strict: bool = False
-    is_named: bool = False
-    most: int | None = None
+    shown: Sequence[Mapping[str, Any]] = ()  # in OpenAI's form, for the prompt; empty: none
+    callable: Sequence[Mapping[str, Any]] = ()  # the functions that the answer may call
+    is_required: bool = False  # the answer is calls only
+    is_strict: bool = False  # calls in answers match their schemas
+    is_named: bool = False  # the request names the function
+    most: int | None = None  # how many calls the answer may have; None: several
 
 
 def tools(fields: Mapping[str, Any]) -> Tools:
-    """The tools of a request's fields."""
     listed = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(fields.get("tools", ()))]
     choice = fields.get("tool_choice", "auto")
     if not listed and choice not in ("auto", "none"):
@@ -77,7 +67,6 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
 
 
 def check_function(function: Mapping[str, Any], where: str) -> None:
-    """An ApiError if a field of a function is wrong."""
     _NAME.checked(function.get("name"), f"{where}.name")
     for name, kind in (("description", STRING), ("parameters", OBJECT), ("strict", FLAG)):
         if function.get(name) is not None:
@@ -122,7 +111,6 @@ def call_of(function: Mapping[str, Any], identity: str | None, where: str) -> di
 
 
 def with_names(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages of which the results of tools have the names of the calls that they answer."""
     names: dict[str, str] = {}
     named = []
     for message in messages:

@@ -37,7 +37,6 @@ _UNSUPPORTED = {
 
 
 def routes(served: Service, budgets: Budgets) -> list[Route]:
-    """The routes of the protocol."""
     api = _Api(served, budgets)
     all_routes = [
         route("/v2", api.server),

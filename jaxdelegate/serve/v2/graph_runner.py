@@ -43,7 +43,6 @@ class CountingDelegate(JaxDelegate):
         return compiler
 
     def count_programs(self) -> tuple[int, int]:
-        """How many were compiled, and how many loaded from the cache."""
         loaded = 0 if self.programs is None else self.programs.statistics.loaded
         return self.compiler.compiled, loaded
 
@@ -168,7 +167,6 @@ class GraphRunner:
         return BatchProgram(host, self.graph, size)
 
     def warm_up(self, name: str) -> None:
-        """Run each batch size on zeros, and time it."""
         try:
             self._set_costs(_timed(self._programs))
         except InterpreterError as error:  # some graphs refuse zeros
@@ -211,7 +209,6 @@ def _why_single(
 def _why_not_splittable(
     graph: ServedGraph, single: BatchProgram, batch: BatchProgram
 ) -> str | None:
-    """Why outputs cannot be split into items; None: they can."""
     pairs = zip(graph.outputs, single.output_shapes(), batch.output_shapes(), strict=True)
     for name, one, many in pairs:
         if one is None or many is None:

@@ -18,7 +18,6 @@ _POLL_S = 0.2
 
 
 def handler(served: Service) -> Any:
-    """The service, for `add_generic_rpc_handlers`."""
     health = _Health(served)
     parse = type(protos.message(_REQUEST)).FromString
     write = type(protos.message(_RESPONSE)).SerializeToString

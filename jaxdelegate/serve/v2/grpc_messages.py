@@ -130,7 +130,6 @@ def _array(entry: Any, raw: bytes | None, tensor: Declared, _: Mapping[str, Any]
 
 
 def encode(request: InferRequest, model: ServedModel, results: Mapping[str, np.ndarray]) -> Any:
-    """A ModelInferResponse with raw data."""
     response = service_pb2.ModelInferResponse(
         model_name=model.name, model_version=model.version, id=request.id
     )

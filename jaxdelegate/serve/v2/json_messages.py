@@ -84,7 +84,6 @@ class _Data:
     def array(
         self, entry: Mapping[str, Any], tensor: Declared, parameters: Mapping[str, Any]
     ) -> np.ndarray:
-        """The array of an input, whose data is a list in the JSON or in the bytes after it."""
         has_list = "data" in entry or LIST in entry
         if "binary_data_size" not in parameters:
             if not has_list:
@@ -109,7 +108,6 @@ class _Data:
         return from_binary(tensor, data)
 
     def _listed(self, entry: Mapping[str, Any]) -> object:
-        """The list of an input; None: it has none."""
         if LIST not in entry:
             return entry.get("data")
         if "data" in entry:

@@ -45,7 +45,6 @@ class ListText:
 
     @property
     def length(self) -> int:
-        """The number of elements of a flat list."""
         blank = re.compile(rb"\s*+\]").match(self.body, self.start + 1, self.end)
         return 0 if blank is not None else self.commas + 1
 

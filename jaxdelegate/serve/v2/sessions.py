@@ -19,8 +19,6 @@ _KNOWN = ("sequence_id", "sequence_start", "sequence_end")
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A request's place in a sequence."""
-
     id: Id | None  # the sequence; None: the request belongs to none
     is_start: bool = False  # starts the sequence, or restarts it
     is_end: bool = False

@@ -60,7 +60,6 @@ class Declared:
 def declared(
     inputs: Mapping[str, TensorMetadata], name: object, datatype: object, shape: object
 ) -> Declared:
-    """Check a request's declaration of an input against the model."""
     if not isinstance(name, str):
         raise RequestError(f"an input's name: expected a string, got {shown(name)}")
     if name not in inputs:
