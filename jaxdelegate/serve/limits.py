@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.serve.settings import check_numbers, setting
 
 MEBIBYTE = 1 << 20
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s,]+")  # as browsers write it
@@ -12,42 +13,49 @@ _HOST = re.compile(r"[a-z0-9_.-]+")
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of requests.
+    """Limits of requests; an OptionError for a value that is too small, or no origin or name."""
 
-    Attributes:
-        max_request_bytes: how large a body may be, as sent and decompressed; HTTP and gRPC.
-        body_timeout_s: seconds to receive an HTTP body; 0: no limit.
-        max_held_bytes: how much all HTTP request bodies in memory may take at a time, and how much
-            all responses; three times as much for all results. Requests beyond it wait. A single
-            one may exceed it.
-        allowed_origins: the origins of web pages whose requests are accepted, besides pages of this
-            server, for example `https://chat.example.com`; `*`: all.
-        allowed_hosts: names of this server besides localhost, for clients on the same machine and
-            proxies there that pass on the name which their clients use.
-        api_keys: one of them must be in the header `Authorization: Bearer KEY` of HTTP requests,
-            but those for the server's health, metrics and version; none: keys are not checked.
-        allowed_media_domains: hosts of which images in requests are loaded by URL, for example
-            `images.example.com`; `*`: all whose addresses are on the internet; none: no URLs.
-        strict_fields: whether requests of OpenAI's API with an unknown field are refused. If not,
-            the response's header `Warning` names it.
-
-    Raises:
-        OptionError: a value is too small, or not an origin or a name.
-    """
-
-    max_request_bytes: int = 64 * MEBIBYTE
-    body_timeout_s: float = 60.0
-    max_held_bytes: int = 32 * MEBIBYTE
-    allowed_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    api_keys: tuple[str, ...] = ()
-    allowed_media_domains: tuple[str, ...] = ()
-    strict_fields: bool = False
+    max_request_bytes: int = setting(
+        64 * MEBIBYTE,
+        "The largest request body, also when decompressed. Larger ones: status 413.",
+        1,
+    )
+    body_timeout_s: float = setting(
+        60.0, "Seconds to receive an HTTP body; 0: no limit.", 0, flag="request_timeout_s"
+    )
+    # Three times as much for results. A single body or response may exceed it.
+    max_held_bytes: int = setting(
+        32 * MEBIBYTE,
+        "Bytes of all request bodies, and of all responses, held at a time. Others wait.",
+        1,
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), "Web pages that may use the server: https://name,https://name:port. *: all."
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Names of this server besides localhost: name,name. A proxy on the same machine may pass "
+        "on the name that its clients use.",
+    )
+    # Requests for the server's health, metrics and version need none.
+    api_keys: tuple[str, ...] = setting(
+        (),
+        "Keys of clients: key,key. HTTP requests need one: Authorization: Bearer KEY. Unset: the "
+        "environment variable JAXDELEGATE_API_KEY, or none.",
+        flag="api_key",
+    )
+    allowed_media_domains: tuple[str, ...] = setting(
+        (),
+        "Hosts of which images in requests are loaded by URL: name,name. *: all on the internet. "
+        "Unset: none; images come in the requests.",
+    )
+    # If they are not refused, the response's header `Warning` names the field.
+    strict_fields: bool = setting(
+        False, "Whether requests to language models with an unknown field are refused."
+    )
 
     def __post_init__(self) -> None:
-        for name, least in (("max_request_bytes", 1), ("max_held_bytes", 1), ("body_timeout_s", 0)):
-            if not getattr(self, name) >= least:  # refuses NaN, too
-                raise OptionError(f"{name}: must be >= {least}, got {getattr(self, name)}")
+        check_numbers(self)
         for origin in self.allowed_origins:
             if not _ORIGIN.fullmatch(origin):
                 expected = "expected https://name, https://name:port, null or *"

@@ -15,81 +15,96 @@ WARM_KINDS = (
 )
 
 
+def setting(default: Any, text: str, least: float | None = None, *, flag: str = "") -> Any:
+    """A field that is a flag of `jaxdelegate serve`, by its own name or another one."""
+    return dataclasses.field(
+        default=default, metadata={"help": text, "least": least, "flag": flag or None}
+    )
+
+
+def check_numbers(settings: Any) -> None:
+    """An OptionError if a field's value is below its least one, or not of the field's type."""
+    for field in dataclasses.fields(settings):
+        least, value = field.metadata.get("least"), getattr(settings, field.name)
+        if least is None or (value is None and field.default is None):
+            continue
+        kind = (int, float) if field.type is float else int
+        is_number = isinstance(value, kind) and not isinstance(value, bool)
+        if not is_number or not least <= value < math.inf:
+            what = "an integer" if kind is int else "a number"
+            raise OptionError(f"{field.name}: must be {what} >= {least}, got {value!r}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """How a model is served.
+    """How a model is served."""
 
-    Attributes:
-        max_batch_size: how many items run at once; 1: no batching.
-        max_queue_delay_us: how long a request may wait for others to join its batch, in
-            microseconds; 0: a batch is formed from the requests that wait when the model is free.
-        max_queue_size: how many requests may wait; more are refused with status 503.
-        timeout_s: seconds that a request may take, including its time in the queue; 0: no limit.
-        answer_timeout_s: the same for requests to language models.
-        max_num_tokens: how many tokens a language model's prompt and answer may have; it
-            chooses among caches of several lengths. None: as many as in `lm.Engine`.
-        share_prefixes: whether a prompt to a language model may use what its caches have of other
-            clients' prompts. It lets them guess these, by the count of cached tokens or the time.
-        speculative_decoding: whether the drafters of language models propose tokens. It is an error
-            if one has none.
-        batch_invariant: whether answers of language models are the same, bit for bit, whatever
-            other requests there are and what caches have of prompts.
-        lora: files of LoRA adapters, by the names of models that clients use. They are of the same
-            rank, and for the only language model.
-        warm: kinds of requests to language models, of WARM_KINDS, whose programs are compiled in
-            the background as soon as a model is ready. Those of others are compiled when needed.
-        session_count: how many sequences of a model with states may be open at once.
-        sessions_per_client: how many of them one client may have, by its API key or address.
-        session_idle_s: seconds without a request after which a sequence is dropped.
-        session_hold_s: seconds after its last request in which a sequence is not dropped, even if
-            there are too many.
-        delegate_options: JaxDelegate's options, by name.
-        use_delegate: whether JaxDelegate runs the model; false: the numpy reference, one item at
-            a time.
-    """
-
-    max_batch_size: int = 8
-    max_queue_delay_us: int = 0
-    max_queue_size: int = 1024
-    timeout_s: float = 60.0
-    answer_timeout_s: float = 600.0
-    max_num_tokens: int | None = None
-    share_prefixes: bool = False
-    speculative_decoding: bool = False
-    batch_invariant: bool = False
-    lora: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    warm: Collection[str] = WARM_KINDS
-    session_count: int = 4096
-    sessions_per_client: int = 1024
-    session_idle_s: float = 3600.0
-    session_hold_s: float = 30.0
+    max_batch_size: int = setting(8, "Items that run at once; 1: no batching.", 1)
+    max_queue_delay_us: int = setting(
+        0, "Microseconds that a request may wait for others; 0: waiting requests form a batch.", 0
+    )
+    max_queue_size: int = setting(
+        1024, "Requests that may wait. Further ones are rejected with status 503, or 429.", 1
+    )
+    timeout_s: float = setting(
+        60.0, "Seconds that a request may take; 0: no limit.", 0, flag="request_timeout_s"
+    )
+    answer_timeout_s: float = setting(600.0, "The same for requests to language models.", 0)
+    # A language model chooses among caches of several lengths. None: as many as in `lm.Engine`.
+    max_num_tokens: int | None = setting(
+        None, "Of a language model: tokens of a prompt and its answer, at most.", 1
+    )
+    # Others guess prompts by the count of cached tokens, or the time.
+    share_prefixes: bool = setting(
+        False,
+        "Whether prompts may use what caches have of other clients' prompts, who may guess these "
+        "then.",
+    )
+    speculative_decoding: bool = setting(
+        False,
+        "Whether drafters of language models propose tokens; only rounding can change answers.",
+    )
+    batch_invariant: bool = setting(
+        False,
+        "Whether the answers of language models depend on no other request, not even by rounding.",
+    )
+    # Files by names; they are of the same rank, and for the only language model.
+    lora: Mapping[str, str] = dataclasses.field(
+        default_factory=dict,
+        metadata={
+            "help": "LoRA adapters of the language model, each a model for clients: "
+            "name=path,name=path."
+        },
+    )
+    # Programs of other kinds are compiled when they are needed.
+    warm: Collection[str] = setting(
+        WARM_KINDS,
+        "Kinds of requests to language models whose programs are compiled in the background once a "
+        f"model is ready: all, none, or some of {','.join(WARM_KINDS)}.",
+    )
+    session_count: int = setting(
+        4096, "Sequences of a model with states that may be open at once.", 1
+    )
+    sessions_per_client: int = setting(
+        1024, "Sequences of one client, by its API key or address, that may be open at once.", 1
+    )
+    session_idle_s: float = setting(
+        3600.0, "Seconds after which an unused sequence is dropped.", 1e-3
+    )
+    session_hold_s: float = setting(
+        30.0,
+        "Seconds after its last request during which a sequence is not dropped, even if there are "
+        "too many.",
+        0,
+    )
+    # JaxDelegate's, by name.
     delegate_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    use_delegate: bool = True
+    use_delegate: bool = True  # false: the numpy reference runs the model, one item at a time
 
     def __post_init__(self) -> None:
-        for name in ("max_batch_size", "max_queue_size", "session_count", "sessions_per_client"):
-            self._check(name, int, 1)
-        self._check("max_queue_delay_us", int, 0)
-        if self.max_num_tokens is not None:
-            self._check("max_num_tokens", int, 1)
-        for name in ("timeout_s", "answer_timeout_s", "session_hold_s"):
-            self._check(name, (int, float), 0)
-        self._check("session_idle_s", (int, float), 0, is_open=True)
+        check_numbers(self)
         unknown = [kind for kind in self.warm if kind not in WARM_KINDS]
         if unknown or isinstance(self.warm, str):
             got = repr(self.warm) if isinstance(self.warm, str) else repr(unknown[0])
             raise OptionError(f"warm: must be kinds of {', '.join(WARM_KINDS)}, got {got}")
         DelegateOptions.of(self.delegate_options)
-
-    def _check(
-        self, name: str, kind: type | tuple[type, ...], least: int, *, is_open: bool = False
-    ) -> None:
-        value = getattr(self, name)
-        is_number = isinstance(value, kind) and not isinstance(value, bool)
-        is_in_range = (
-            is_number and value < math.inf and (value > least if is_open else value >= least)
-        )
-        if not is_in_range:
-            what = "an integer" if kind is int else "a number"
-            bound = f"> {least}" if is_open else f">= {least}"
-            raise OptionError(f"{name}: must be {what} {bound}, got {value!r}")

@@ -22,7 +22,7 @@ from jaxdelegate.serve.settings import ServeSettings
         ({"warm": ("json", "x")}, "warm: must be kinds of any, long, .*, got 'x'"),
         ({"warm": "json"}, "warm: must be kinds of .*, got 'json'"),
         ({"session_count": 0}, "session_count"),
-        ({"session_idle_s": 0}, "session_idle_s: must be a number > 0, got 0"),
+        ({"session_idle_s": 0}, "session_idle_s: must be a number >= 0.001, got 0"),
         ({"delegate_options": {"cache_dir": "x"}}, "unknown option 'cache_dir'; did you mean"),
     ],
 )
