@@ -1,14 +1,17 @@
 """Analyzes a model without running it: a .tflite file -> `ModelAnalysis`."""
 
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from ai_edge_litert import schema_py_generated as schema
 
-from jaxdelegate.analysis import advice, sizes
+from jaxdelegate.analysis import advice
 from jaxdelegate.analysis.planning import Graph, in_stock_interpreter, planned_graphs
 from jaxdelegate.analysis.records import (
     ModelAnalysis,
@@ -16,6 +19,7 @@ from jaxdelegate.analysis.records import (
     OtherMode,
     PartitionAnalysis,
     SignatureAnalysis,
+    Sizes,
     SubgraphAnalysis,
     TensorAnalysis,
     json_value,
@@ -50,11 +54,8 @@ def analyze_model(
 ) -> ModelAnalysis:
     """Read a model, plan it without compiling, and count its costs.
 
-    Args:
-        source: a path, the content of a file, or a model.
-        delegate: the delegate to plan for, or JaxDelegate's options.
-        interpreter: whose partitions: "jaxdelegate", or "litert", which is ai_edge_litert's.
-        **options: options of JaxDelegate by name, which override those in `delegate`.
+    `delegate` is the one to plan for, or JaxDelegate's options, which `**options` override. The
+    partitions are those of our interpreter, or of ai_edge_litert's: "litert".
 
     Raises:
         ModelError: the file cannot be opened, is not a TFLite model, or is damaged.
@@ -88,7 +89,7 @@ def analyze_with(
     callers = _callers(model)
     subgraphs = tuple(_subgraph(g, tuple(callers.get(g.index, ())), others) for g in graphs)
     described, problem = _described(model)
-    file_sizes = sizes.measure(model)
+    file_sizes = _sizes(model)
     return ModelAnalysis(
         source=model.source,
         description=model.description,
@@ -312,3 +313,51 @@ def _quantization(q: Quantization) -> str | None:
         return f"scale {low:.6g} to {high:.6g} along dimension {q.quantized_dimension}"
     points = int(q.zero_point.reshape(-1)[0]) if q.zero_point.size else 0
     return f"scale {float(q.scale.reshape(-1)[0]):.6g}, zero point {points}"
+
+
+# ---- where the bytes of a file are, as the official schema's accessors read its buffers
+
+
+def _sizes(model: Model) -> Sizes:
+    stored = list(_buffers(model))
+    used = _used_buffers(model)
+    external = [
+        t.stored.nbytes
+        for s in model.subgraphs
+        for t in s.tensors
+        if t.stored is not None and t.buffer == 0
+    ]
+    return Sizes(
+        file=model.nbytes,
+        buffers=sum(data.size for _, data in stored),
+        zero_buffers=sum(data.size for _, data in stored if data.size and not data.any()),
+        unused_buffers=sum(data.size for index, data in stored if index not in used),
+        metadata=sum(len(data) for data in model.metadata.values()),
+        external=sum(external),
+        subgraphs=tuple(
+            sum({t.buffer: t.stored.nbytes for t in s.tensors if t.stored is not None}.values())
+            for s in model.subgraphs
+        ),
+    )
+
+
+def _used_buffers(model: Model) -> frozenset[int]:
+    table = schema.Model.GetRootAs(model.content)
+    used = {t.buffer for subgraph in model.subgraphs for t in subgraph.tensors}
+    used |= {table.Metadata(i).Buffer() for i in range(table.MetadataLength())}
+    used |= {table.MetadataBuffer(i) for i in range(table.MetadataBufferLength())}
+    return frozenset(used)
+
+
+def _buffers(model: Model) -> Iterator[tuple[int, np.ndarray]]:
+    """The bytes of every buffer, uint8 [n], by its index, also of those after the flatbuffer."""
+    table = schema.Model.GetRootAs(model.content)
+    content = np.frombuffer(model.content, np.uint8)
+    for index in range(table.BuffersLength()):
+        # A buffer that nothing refers to may be damaged.
+        with contextlib.suppress(struct.error, ValueError, TypeError):
+            buffer = table.Buffers(index)
+            data = buffer.DataAsNumpy()
+            if not isinstance(data, np.ndarray):
+                data = content[buffer.Offset() : buffer.Offset() + buffer.Size()]
+            yield index, data

@@ -56,10 +56,7 @@ def collect(
     init: Sequence[OpTime] = (),
     perfetto_trace: str = "",
 ) -> Profile:
-    """Profile runs, and the operators inside the delegates' partitions.
-
-    `perfetto_trace` names a file for a trace for ui.perfetto.dev; empty: none.
-    """
+    """Profile runs, and the operators inside the delegates' partitions."""
     invokes: list[float] = []
     with tempfile.TemporaryDirectory() as folder, _watched(session) as steps:
         traced = _tracing(folder, perfetto=bool(perfetto_trace), inside=bool(partitions))

@@ -103,10 +103,7 @@ def _add_plan(graph: Any, host: Any) -> None:
 
 
 def state_text(session: Session, widths: Sequence[int] = (25, 15, 18)) -> str:
-    """Tensors and nodes of an allocated session, in the layout of TFLite's debug tools.
-
-    `widths` are those of the columns of names, types and allocation types.
-    """
+    """Tensors and nodes of an allocated session, in the layout of TFLite's debug tools."""
     graph = _graph(session)
     nodes = _node_lines(graph)
     lines = [

@@ -60,10 +60,7 @@ class Figure:
         rounded: Rows,
         of: Precision,
     ) -> Likeness:
-        """Compare all outputs of all runs.
-
-        `others` are of LiteRT's other kernels, `rounded` of rounded numbers, or empty.
-        """
+        """Compare the outputs of all runs; those of other kernels, or of rounding, may be empty."""
 
         def loss(rows: Rows) -> float:
             return self.loss(self._chosen(rows), self._chosen(want), of)

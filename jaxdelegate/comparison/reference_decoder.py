@@ -18,7 +18,6 @@ class ReferenceDecoder:
     """Runs the signature that decodes, and those of embedders, in interpreters."""
 
     def __init__(self, kind: str, engine: Engine) -> None:
-        """`kind` is a key of `sides.REFERENCES`; the engine is not run."""
         self._kind, self._graph, models = kind, engine.graph, engine.bundle.models
         self._decode = self._runner(engine.model, self._graph.decode.key)
         self._embedders = {

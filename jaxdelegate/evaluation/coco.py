@@ -108,22 +108,13 @@ def evaluate_coco(
 ) -> CocoResult:
     """Detect objects in a validation set and compare them with its annotations.
 
-    Args:
-        model: a .tflite file with the outputs of TFLite_Detection_PostProcess: boxes, classes,
-            scores, count.
-        images: the folder of images.
-        model_labels: a label per line; their number bounds the class ids. Without them every class
-            id is accepted; they are needed without an instances file.
-        instances: COCO's instances json. Its images are run, by file name. As in pycocotools,
-            objects of classes that are not among its categories do not count; a note has their ids.
-        ground_truth_proto: TFLite's preprocessed ground truth instead; all images are run.
-        allowlist: ids of the images to keep, with `instances`.
-        num_images: how many of the images; 0: all.
-        class_offset: from the model's classes to class ids (COCO's category ids).
-        settings: how the images are run.
-        interpreter: jaxdelegate's or a stock one, not allocated; None: jaxdelegate's with
-            JaxDelegate. A list of interpreters, each on another device, takes batches in turn. With
-            a runner in the settings it is not used.
+    The arguments are the flags of `jaxdelegate coco_eval`; the model has the outputs of
+    TFLite_Detection_PostProcess: boxes, classes, scores, count. As in pycocotools, objects of
+    classes that are not among the categories of `instances` do not count; a note has their ids.
+
+    The interpreter is jaxdelegate's or a stock one, not allocated; None: jaxdelegate's with
+    JaxDelegate. A list of interpreters, each on another device, takes batches in turn. With a
+    runner in the settings it is not used.
     """
     settings = settings or RunSettings()
     truth = _read_truth(images, instances, ground_truth_proto, allowlist, num_images)

@@ -80,19 +80,8 @@ def evaluate_imagenet(
 ) -> ImagenetResult:
     """Classify a validation set and count how often the true label is among the best k.
 
-    Args:
-        model: a .tflite file, one input [1, H, W, 3], one output [1, labels].
-        images: the folder of images, or of one folder of images per synset.
-        model_labels: a label per line, in the order of the model's outputs.
-        ground_truth_labels: a label per line, in the order of the images' names.
-        synset_labels: labels of the synsets that folders are named after.
-        denylist: numbers of images, from 1, to leave out.
-        num_images: how many of the rest; 0: all.
-        num_ranks: the largest k; None: 10, or the number of labels if that is less.
-        settings: how the images are run.
-        interpreter: jaxdelegate's or a stock one, not allocated; None: jaxdelegate's with
-            JaxDelegate. A list of interpreters, each on another device, takes batches in turn. With
-            a runner in the settings it is not used.
+    The arguments are the flags of `jaxdelegate imagenet_eval`, `interpreter` is as in
+    `evaluate_coco`; the model has an input [1, H, W, 3] and an output [1, labels].
     """
     settings = settings or RunSettings()
     chosen = _chosen_images(images, ground_truth_labels, synset_labels, denylist, num_images)

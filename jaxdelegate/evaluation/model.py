@@ -56,10 +56,7 @@ class ImageModel:
     def batches(
         self, crop_fraction: float | None, decode_threads: int | None, start: Start | None = None
     ) -> BatchSource:
-        """What decodes images, crops them and runs the model on them.
-
-        `decode_threads` of None are one for each CPU; `start` replaces the method of that name.
-        """
+        """What decodes and crops images and runs the model; `start` replaces the method."""
         return Pipeline(
             self.preprocessing(crop_fraction),
             start or self.start,

@@ -120,10 +120,7 @@ class PartFile:
 
 
 def write_results(path: Path, rows: Sequence[Row], fields: Mapping[str, str]) -> None:
-    """Write rows as JSON lines or Parquet, by the suffix; the file is complete or absent.
-
-    `fields` are the columns with the names of their Parquet types.
-    """
+    """Write rows as JSON lines or Parquet, by the suffix; the file is complete or absent."""
 
     def write(file: BinaryIO) -> None:
         if path.suffix == ".parquet":

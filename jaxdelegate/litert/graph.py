@@ -239,10 +239,7 @@ class Graph:
         return reasons
 
     def refusal(self, operators: Iterable[Operator]) -> str | None:
-        """What the first of these operators that refuses the current shapes says, and what helps.
-
-        None: all accept them.
-        """
+        """What the first operator that refuses the current shapes says, and what helps."""
         said = next((self._refused[o.index] for o in operators if o.index in self._refused), None)
         if said is None:
             return None

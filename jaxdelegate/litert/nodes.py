@@ -49,7 +49,6 @@ class PlanReader:
     """
 
     def __init__(self, address: int) -> None:
-        """`address` is the TfLiteContext's."""
         self._address = address
         self._context = Context.from_address(address)
         self.unreadable: dict[int, str] = {}

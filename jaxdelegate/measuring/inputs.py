@@ -57,10 +57,7 @@ def parse_input_flags(
 
 
 def free_dimensions(details: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """What to say about inputs whose free dimensions have the size that interpreters show, 1.
-
-    A free batch needs no words: 1 is usual.
-    """
+    """What to say about inputs whose free dimensions, but the batch, have the size 1."""
     for detail in details:
         declared, shape = (detail[key].tolist() for key in ("shape_signature", "shape"))
         pairs = zip(declared[1:], shape[1:], strict=False)

@@ -76,12 +76,7 @@ class DelegationReport:
         return len({node.partition for node in self.delegated})
 
     def without(self, indices: Container[int], reason: str) -> Self:
-        """The report with these delegated operators moved back to the host.
-
-        Args:
-            indices: of the operators.
-            reason: why they stay on the host.
-        """
+        """The report with these delegated operators moved back to the host, for a reason."""
         left: dict[str, Any] = {"delegated": False, "partition": None, "reason": reason}
         nodes = (dataclasses.replace(n, **left) if n.index in indices else n for n in self.nodes)
         return dataclasses.replace(self, nodes=tuple(nodes))

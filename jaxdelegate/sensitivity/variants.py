@@ -44,10 +44,7 @@ class Variant:
 def why_not(
     scheme: Scheme, operator: Operator, specs: Mapping[int, TensorSpec], tensors: Sequence[Tensor]
 ) -> str | None:
-    """Why litert-quantizer does not quantize an operator in a scheme; None: it does.
-
-    `specs` have folded constants, `tensors` are as in the file.
-    """
+    """Why litert-quantizer does not quantize an operator in a scheme; None: it does."""
     used = [i for i in (*operator.inputs, *operator.outputs) if i in specs]
     if any(tensors[i].spec().is_quantized for i in used if i < len(tensors)):
         return "it is already quantized: rank the original float model"

@@ -42,14 +42,11 @@ def create(
 
     Models compile while the application runs: `/v2/health/live` succeeds immediately,
     `/v2/health/ready` when they are compiled. Their threads start with the application (ASGI's
-    lifespan), so this function may be called before a fork, as `gunicorn --preload` does.
+    lifespan), so this function may be called before a fork, as `gunicorn --preload` does. With
+    `is_ready_first` the server starts only when all models are compiled.
 
-    Args:
-        models: files by the names that clients use; None: those of the environment variable
-            JAXDELEGATE_SERVE_MODELS, `name=path,name=path`.
-        settings: every model's; None: the defaults.
-        limits: for requests; None: the defaults.
-        is_ready_first: whether the server starts only when all models are compiled.
+    `models` are files by the names that clients use; None: those of the environment variable
+    JAXDELEGATE_SERVE_MODELS, `name=path,name=path`.
 
     Raises:
         ModelError: a file cannot be read.

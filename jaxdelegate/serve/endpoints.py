@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -17,11 +18,13 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving", missing, "serve") from missing
 
-from jaxdelegate.serve import api_keys, browsers
+from jaxdelegate.serve import browsers
 from jaxdelegate.serve.clients import Client, RequestError, shown
+from jaxdelegate.serve.limits import Limits
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 RESERVATIONS = "jaxdelegate.reservations"
+_WITHOUT_KEY = ("/health", "/metrics", "/ping", "/v2/health/live", "/v2/health/ready", "/version")
 _PIECE = 1 << 20  # bytes of a large response that are sent at once
 
 T = TypeVar("T")
@@ -62,7 +65,7 @@ class EndpointApp:
     async def _response(self, request: Request) -> Response:
         try:
             browsers.check(request, request.app.state.limits)
-            api_keys.check(request, request.app.state.limits)
+            _check_key(request, request.app.state.limits)
             return await self._endpoint(request)
         except RequestError as error:
             return self._on_error(error)
@@ -71,6 +74,20 @@ class EndpointApp:
         except Exception:
             _LOG.exception("%s %s", request.method, shown(request.url.path))
             return self._on_error(RequestError("internal error; see the server's log", 500))
+
+
+def _check_key(request: Request, limits: Limits) -> None:
+    """A RequestError of status 401 for a missing or wrong key."""
+    if not limits.api_keys or request.url.path in _WITHOUT_KEY:
+        return
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    known = [hmac.compare_digest(key.strip().encode(), k.encode()) for k in limits.api_keys]
+    if scheme.lower() != "bearer" or not any(known):
+        raise RequestError(
+            "Authorization: expected Bearer and one of the server's API keys (--api_key)",
+            401,
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
 
 class Stream(Response):

@@ -17,14 +17,8 @@ def deployment(
     """A Ray Serve application for `ray.serve.run`.
 
     Every replica compiles its models, or reads their programs from `serialization_dir`. A replica
-    accepts requests when its models are ready.
-
-    Args:
-        models: files by the names that clients use, also bundles of language models, which have
-            OpenAI's API; paths must exist where replicas run.
-        settings: every model's; None: the defaults.
-        limits: for requests; None: the defaults.
-        **options: of `ray.serve.deployment`: `num_replicas`, `ray_actor_options` and others.
+    accepts requests when its models are ready. `models` are files by the names that clients use;
+    their paths must exist where replicas run. `options` are those of `ray.serve.deployment`.
 
     Raises:
         ImportError: Ray Serve is not installed.

@@ -40,10 +40,7 @@ class Service:
         *,
         language_models: "Sequence[TextModel]" = (),
     ) -> None:
-        """Compile nothing yet.
-
-        An OptionError for a duplicate name, or one that cannot be part of a URL.
-        """
+        """Compile nothing yet. An OptionError for a duplicate name, or one that no URL can have."""
         self.models = {model.name: model for model in models}
         self.language_models = {model.name: model for model in language_models}
         self.all: Mapping[str, Served] = {**self.models, **self.language_models}
@@ -149,10 +146,7 @@ def open_service(
     settings: ServeSettings | None = None,
     limits: Limits | None = None,
 ) -> Service:
-    """Read model files; `Service.start` compiles them.
-
-    An OptionError for no file, an invalid option, or a name that cannot be part of a URL.
-    """
+    """Read model files; `Service.start` compiles them. An OptionError for no file."""
     if not models:
         raise OptionError("expected at least one model to serve, got none")
     metrics, settings = Metrics(), settings or ServeSettings()

@@ -70,10 +70,7 @@ class FairQueue(Generic[T]):
         return True
 
     def displaced_by(self, client: Client, count: int) -> T | None:
-        """The newest item of who has more than a client will have with `count` more; None: no one.
-
-        That is another address, or else another key of its own.
-        """
+        """The newest item of who has more than a client will have with `count` more."""
         sizes = {a: sum(map(len, keys.values())) for a, keys in self._waiting.items()}
         largest = max(sizes, key=sizes.__getitem__, default="")
         if sizes.get(largest, 0) > sizes.get(client.address, 0) + count:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
+from jaxdelegate import protos
 from jaxdelegate.optional import needs
 
 try:
@@ -16,9 +17,9 @@ try:
 except ModuleNotFoundError as missing:
     raise needs("serving over gRPC", missing, "grpc") from missing
 
-from jaxdelegate.serve.clients import Client, RequestError
+from jaxdelegate.serve.clients import Client, RequestError, shown
 from jaxdelegate.serve.service import Service
-from jaxdelegate.serve.v2 import descriptions, grpc_health, grpc_messages
+from jaxdelegate.serve.v2 import descriptions, grpc_messages
 
 _LOG = logging.getLogger("jaxdelegate.serve")
 _SMALL = 1 << 16  # bytes of a message up to which the event loop converts elements itself
@@ -44,17 +45,23 @@ _CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
+_HEALTH = "grpc.health.v1.Health"
+_INFERENCE = "inference.GRPCInferenceService"
+_REQUEST, _RESPONSE = f"{_HEALTH}CheckRequest", f"{_HEALTH}CheckResponse"
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3  # HealthCheckResponse.ServingStatus
+_POLL_S = 0.2
+
 Call = Callable[[Any, Any], Awaitable[Any]]
 
 
 async def start(served: Service, host: str, port: int) -> tuple[Any, int]:
-    """Start the `grpc.aio` server and return it and its port.
+    """Start the `grpc.aio` server; returns it and its port, of which 0 is any free one.
 
-    Port 0 is any free port. Raises an OSError if the port is in use, or the address does not exist.
+    An OSError if the port is in use, or the address does not exist.
     """
     largest = ("grpc.max_receive_message_length", served.limits.max_request_bytes)
     server = aio.server(options=[*_OPTIONS, largest], maximum_concurrent_rpcs=MAX_CALLS)
-    server.add_generic_rpc_handlers((_handler(_Servicer(served)), grpc_health.handler(served)))
+    server.add_generic_rpc_handlers((_handler(_Servicer(served)), _health_handler(served)))
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         port = server.add_insecure_port(address)
@@ -181,3 +188,58 @@ class _Servicer:
         )
         results = await self._served.infer(model, decoded)
         return grpc_messages.encode(decoded, model, results)
+
+
+# ---- the health service, for Kubernetes and load balancers
+
+
+def _health_handler(served: Service) -> Any:
+    health = _Health(served)
+    parse = type(protos.message(_REQUEST)).FromString
+    write = type(protos.message(_RESPONSE)).SerializeToString
+    methods = {
+        "Check": grpc.unary_unary_rpc_method_handler(health.check, parse, write),
+        "Watch": grpc.unary_stream_rpc_method_handler(health.watch, parse, write),
+    }
+    return grpc.method_handlers_generic_handler(_HEALTH, methods)
+
+
+class _Health:
+    """Reports the state of the server (`""`, or the inference service) or of a model by name."""
+
+    def __init__(self, served: Service) -> None:
+        self._served = served
+
+    def _state(self, service: str) -> int:
+        if service in ("", _INFERENCE, _HEALTH):
+            return _SERVING if self._served.is_ready else _NOT_SERVING
+        if service not in self._served.all:
+            return _SERVICE_UNKNOWN
+        is_ready = self._served.is_model_ready(self._served.all[service])
+        return _SERVING if is_ready else _NOT_SERVING
+
+    async def check(self, request: Any, context: Any) -> Any:
+        state = self._state(request.service)
+        if state == _SERVICE_UNKNOWN:
+            models = ", ".join(map(repr, self._served.all))
+            expected = f"expected '', {_INFERENCE!r}, or a model: {models}"
+            message = f"service {shown(request.service)}: {expected}"
+            await context.abort(grpc.StatusCode.NOT_FOUND, message)
+        return _health(state)
+
+    async def watch(self, request: Any, _context: Any) -> AsyncIterator[Any]:
+        """The state, and every change of it, until the server shuts down."""
+        last = None
+        while True:
+            if (state := self._state(request.service)) != last:
+                yield _health(state)
+            if self._served.is_ending:
+                return
+            last = state
+            await asyncio.sleep(_POLL_S)
+
+
+def _health(state: int) -> Any:
+    response = protos.message(_RESPONSE)
+    response.status = state
+    return response
