@@ -12,7 +12,7 @@ import pytest
 
 from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.openai import image_urls, images
+from jaxdelegate.serve.openai import files, image_urls
 from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.image_urls import loaded
 from tests.support.vision_models import file_of, picture
@@ -172,7 +172,7 @@ def test_a_server_that_is_slow_to_shake_hands(monkeypatch: pytest.MonkeyPatch) -
 
 
 def part(url: str) -> dict[str, Any]:
-    return images.image_part({"image_url": {"url": url}}, "messages[0].content[0]")
+    return files.image_part({"image_url": {"url": url}}, "messages[0].content[0]")
 
 
 class _Model:
@@ -187,14 +187,14 @@ class _Model:
 
 def test_images_of_a_request() -> None:
     url = part("http://good.example/a.png")
-    assert images.read_images(_Model, [url, url], None, HOSTS) == [IMAGE, IMAGE]
+    assert files.read_files(_Model, [url, url], None, HOSTS) == [IMAGE, IMAGE]
     with pytest.raises(ApiError, match=r"address inside") as error:
-        images.read_images(_Model, [url, part("http://inside.example/a")], None, HOSTS)
+        files.read_files(_Model, [url, part("http://inside.example/a")], None, HOSTS)
     assert error.value.param == "messages[0].content[0].image_url.url"
     with pytest.raises(ApiError, match=r"the server loads no such files"):
-        images.read_images(_Model, [url], None, ())
-    assert images.has_urls(b'{"image_url": {"url": "http://good.example"}}')
-    assert not images.has_urls(b'{"image_url": {"url": "data:"}}')
+        files.read_files(_Model, [url], None, ())
+    assert files.has_urls(b'{"image_url": {"url": "http://good.example"}}')
+    assert not files.has_urls(b'{"image_url": {"url": "data:"}}')
 
 
 def test_the_setting() -> None:

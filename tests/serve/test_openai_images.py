@@ -22,7 +22,7 @@ import pytest
 from jaxdelegate import lm
 from jaxdelegate.lm.vision.vision_model import VisionModel
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.openai import images
+from jaxdelegate.serve.openai import files
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
 from tests.serve.test_openai import CHAT, Gate, Served
@@ -330,10 +330,10 @@ def test_images_that_take_long(served: Served):
 
 def test_bodies_are_larger_by_their_images_only():
     image = f'{{"url": "{url(bytes(1 << 20))}"}}'.encode()
-    assert images.size_without_images(image) == len('{"url": }')
-    assert images.size_without_images(b"[]") == 2
-    assert images.has_images(image)
-    assert not images.has_images(b"[]")
+    assert files.size_without_files(image) == len('{"url": }')
+    assert files.size_without_files(b"[]") == 2
+    assert files.has_files(image)
+    assert not files.has_files(b"[]")
 
 
 def test_a_photo_larger_than_other_bodies(served: Served):

@@ -15,7 +15,7 @@ import pytest
 from jaxdelegate import lm
 from jaxdelegate.lm.audio.audio_model import AudioModel
 from jaxdelegate.serve.limits import Limits
-from jaxdelegate.serve.openai import sounds
+from jaxdelegate.serve.openai.files import size_without_files
 from jaxdelegate.serve.running import Server
 from jaxdelegate.serve.settings import ServeSettings
 from tests.lm.audio.test_decoding import REFUSED
@@ -205,7 +205,6 @@ def test_a_sound_larger_than_other_bodies(served: Served):
     whole = wave(chunk(b"LIST", bytes(5 << 20)), data[12:])
     assert asked(served, heard(whole), text("?")).status == 200
     assert asked(served, text("input_audio" + "x" * len(whole))).status == 413
-    assert sounds.size_of_sounds(b'{"type": "input_audio", "data": "abcd"}') == len(
-        '"data": "abcd"'
-    )
-    assert sounds.size_of_sounds(b'{"data": "abcd"}') == 0
+    body = b'{"type": "input_audio", "data": "abcd"}'
+    assert size_without_files(body) == len(body) - len('"data": "abcd"')
+    assert size_without_files(b'{"data": "abcd"}') == len('{"data": "abcd"}')

@@ -29,7 +29,7 @@ from jaxdelegate.serve.openai import tokenization
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Delta
 from jaxdelegate.serve.openai.fields import ApiError
-from jaxdelegate.serve.openai.images import has_images, has_urls, size_without_images
+from jaxdelegate.serve.openai.files import has_files, has_urls, size_without_files
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.prompts import Prompts, Texts, rendered
@@ -44,7 +44,6 @@ from jaxdelegate.serve.openai.requests import (
     unknown_field,
 )
 from jaxdelegate.serve.openai.response_requests import response_request
-from jaxdelegate.serve.openai.sounds import has_sounds, size_of_sounds
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.service import Service
 
@@ -180,12 +179,12 @@ class _Api:
         body = await bodies.read(request, self._budgets)
         size = len(body)
         if size > MAX_JSON_BYTES:
-            size = size_without_images(body) - size_of_sounds(body)
+            size = size_without_files(body)
         if size > MAX_JSON_BYTES:
             expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {size}"
             raise ApiError(expected, 413)
         lane = self._long if len(body) > SMALL else self._short
-        lane = self._files if has_images(body) or has_sounds(body) else lane
+        lane = self._files if has_files(body) else lane
         if self._served.limits.allowed_media_domains and has_urls(body):
             lane = self._urls
         return await self._in_turn(request, lane, lambda: prepare(body))

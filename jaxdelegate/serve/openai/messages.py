@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxdelegate.lm.messages import KINDS
 from jaxdelegate.serve.clients import shown
-from jaxdelegate.serve.openai import images, sounds, tools
+from jaxdelegate.serve.openai import files, tools
 from jaxdelegate.serve.openai.fields import (
     FLAG,
     OBJECT,
@@ -166,4 +166,4 @@ def _part(part: Any, role: str, where: str) -> Any:
     if role != "user":
         nouns = "images" if kind == "image_url" else "sounds"
         raise ApiError(f"expected {nouns} only in the user's messages", param=where)
-    return (images.image_part if kind == "image_url" else sounds.sound_part)(part, where)
+    return (files.image_part if kind == "image_url" else files.sound_part)(part, where)

@@ -22,7 +22,7 @@ from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.serve.clients import Client, shown
 from jaxdelegate.serve.openai.batching import Job
 from jaxdelegate.serve.openai.fields import ApiError
-from jaxdelegate.serve.openai.images import read_images
+from jaxdelegate.serve.openai.files import read_files
 from jaxdelegate.serve.openai.language_model import LanguageModel
 from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.requests import EmbeddingRequest, TextRequest
@@ -36,7 +36,6 @@ from jaxdelegate.serve.openai.responses import (
     embeddings,
 )
 from jaxdelegate.serve.openai.scores import PromptForm, ScoreForm
-from jaxdelegate.serve.openai.sounds import read_sounds
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.openai.tools import Tools
 from jaxdelegate.text import printable, shortened
@@ -110,13 +109,7 @@ class Prompts:
         if chat.files and self.request.scored_top is not None:
             raise ApiError("expected only without images and sounds", param="prompt_logprobs")
         owner = self.model.owner(client, self.request.cache_salt)
-        images, sounds = (
-            [file for file in chat.files if file["type"] == kind] for kind in ("image", "audio")
-        )
-        return [
-            *read_images(self.model, images, owner, hosts),
-            *read_sounds(self.model, sounds, owner),
-        ]
+        return read_files(self.model, chat.files, owner, hosts)
 
     def _tokens(self, text: str) -> list[list[int]]:
         """The tokens of the prompts; `text`: of the chat, if it is one."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxdelegate.serve.clients import shown
 from jaxdelegate.serve.json_objects import Buffer
-from jaxdelegate.serve.openai import images, messages, requests, sounds, tools
+from jaxdelegate.serve.openai import files, messages, requests, tools
 from jaxdelegate.serve.openai.fields import OBJECT, STRING, ApiError, Kind, integers, one_of
 
 _MOST_ITEMS = 4096
@@ -215,9 +215,9 @@ def _parts(content: Any, role: str, where: str) -> Iterator[str | dict[str, Any]
         place = f"{where}[{number}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "input_image":
-            yield images.image_part(part, place)
+            yield files.image_part(part, place)
         elif kind == "input_audio":
-            yield sounds.sound_part(part, place)
+            yield files.sound_part(part, place)
         else:
             yield from _texts([part], where, number)
 
