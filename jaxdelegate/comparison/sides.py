@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,17 +32,13 @@ REFERENCES: dict[str, str | None] = {
 }
 
 
-class Open(Protocol):
-    def __call__(self, delegates: Sequence[Any], *, preserve_all_tensors: bool = False) -> Any: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Test:
     """The side under test: an interpreter with delegates."""
 
     __test__ = False  # for pytest: not a class of tests
 
-    open_with: Open
+    open_with: Callable[..., Any]  # (delegates, *, preserve_all_tensors) -> an interpreter
     delegates: Sequence[Any] = ()
     label: str = ""
 

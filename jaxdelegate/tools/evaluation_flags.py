@@ -12,7 +12,7 @@ from absl import flags
 from jaxdelegate.errors import OptionError
 from jaxdelegate.evaluation.results import is_results_path, write_metrics
 from jaxdelegate.evaluation.run import ImageRun, RunSettings
-from jaxdelegate.providers.devices import open_on_devices
+from jaxdelegate.providers import open_on_devices
 from jaxdelegate.providers.parsing import Flag
 from jaxdelegate.ray.evaluation import RayRunner
 from jaxdelegate.text import plural, printable

@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -66,27 +66,25 @@ class Usage:
         }
 
 
+@dataclasses.dataclass
 class Form(abc.ABC):
-    kind: str
-    chunk_kind: str
-    prefix: str
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+    prefix: ClassVar[str]
 
-    def __init__(
-        self,
-        model: str,
-        usage: Usage,
-        *,
-        scores: ScoreForm | None = None,
-        prompts: Sequence[PromptForm] = (),
-    ) -> None:
-        """`scores` of None: tokens have none; `prompts`: of each sequence, if they are shown."""
+    model: str
+    usage: Usage
+    _: dataclasses.KW_ONLY
+    scores: ScoreForm | None = None  # None: tokens have none
+    prompts: Sequence[PromptForm] = ()  # of each sequence, if the response has anything of prompts
+
+    def __post_init__(self) -> None:
         self._head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "object": self.kind,
             "created": int(time.time()),
-            "model": model,
+            "model": self.model,
         }
-        self.usage, self._scores, self._prompts = usage, scores, prompts
         self._prompt_scores: dict[int, Sequence[TokenScore]] = {}
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
@@ -112,10 +110,10 @@ class Form(abc.ABC):
             self._prompt_scores[delta.index] = delta.prompt_scores
 
     def _prompt_logprobs(self, index: int) -> dict[str, Any]:
-        if not self._prompts or self._prompts[index].top is None:
+        if not self.prompts or self.prompts[index].top is None:
             return {}
         scores = self._prompt_scores.get(index, ())
-        return {"prompt_logprobs": self._prompts[index].logprobs(scores)}
+        return {"prompt_logprobs": self.prompts[index].logprobs(scores)}
 
     def events(self, delta: Delta, *, has_usage: bool) -> bytes:
         return b"".join(map(event, self.chunks(delta, has_usage=has_usage)))
@@ -189,22 +187,14 @@ class AnswerReader:
         return {"index": index, "id": identity, "type": "function", "function": function}
 
 
+@dataclasses.dataclass
 class ChatForm(Form):
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(
-        self,
-        model: str,
-        usage: Usage,
-        readers: Sequence[AnswerReader],
-        *,
-        scores: ScoreForm | None = None,
-        prompts: Sequence[PromptForm] = (),
-        is_named: bool = False,
-    ) -> None:
-        """`readers`: of each sequence; `is_named`: the request names the tool that is called."""
-        super().__init__(model, usage, scores=scores, prompts=prompts)
-        self._readers, self._is_named, self._begun = readers, is_named, set[int]()
+    readers: Sequence[AnswerReader]  # of each sequence
+    _: dataclasses.KW_ONLY
+    is_named: bool = False  # whether the request names the tool that is called
+    begun: set[int] = dataclasses.field(default_factory=set)  # sequences that have a chunk
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         """All answers have the same prompt."""
@@ -226,12 +216,12 @@ class ChatForm(Form):
     def chunk_choices(self, delta: Delta) -> Iterator[dict[str, Any]]:
         """The first chunk of a sequence has its role, the last one its end."""
         index = delta.index
-        if index not in self._begun:
-            self._begun.add(index)
+        if index not in self.begun:
+            self.begun.add(index)
             yield self._chunk(index, {"role": "assistant", "content": ""}, None)
         reason = delta.finish_reason
         texts, calls = self._read(index, delta.parts, is_last=reason is not None)
-        if texts or (self._scores is not None and delta.parts):
+        if texts or (self.scores is not None and delta.parts):
             yield self._chunk(index, texts, None, self._logprobs(delta.parts))
         for call in calls:
             yield self._chunk(index, {"tool_calls": [call]}, None)
@@ -240,8 +230,8 @@ class ChatForm(Form):
 
     def _reason(self, index: int, reason: str | None) -> str | None:
         """Why a sequence ended; calls of tools are a reason of their own, but a named one's."""
-        has_calls = reason == "stop" and self._readers[index].call_count
-        return "tool_calls" if has_calls and not self._is_named else reason
+        has_calls = reason == "stop" and self.readers[index].call_count
+        return "tool_calls" if has_calls and not self.is_named else reason
 
     def _chunk(
         self,
@@ -256,30 +246,22 @@ class ChatForm(Form):
         self, index: int, parts: Sequence[Part], *, is_last: bool
     ) -> tuple[dict[str, str], list[dict[str, Any]]]:
         text = "".join(part.text for part in parts)
-        return self._readers[index].add(text, is_last=is_last)
+        return self.readers[index].add(text, is_last=is_last)
 
     def _logprobs(self, parts: Sequence[Part]) -> dict[str, Any] | None:
-        return None if self._scores is None else self._scores.chat(parts)
+        return None if self.scores is None else self.scores.chat(parts)
 
 
+@dataclasses.dataclass
 class CompletionForm(Form):
     kind = chunk_kind = "text_completion"
     prefix = "cmpl"
 
-    def __init__(
-        self,
-        model: str,
-        usage: Usage,
-        *,
-        scores: ScoreForm | None = None,
-        prompts: Sequence[PromptForm] = (),
-    ) -> None:
-        super().__init__(model, usage, scores=scores, prompts=prompts)
-        self._offsets: dict[int, int] = {}  # characters of each sequence so far
+    offsets: dict[int, int] = dataclasses.field(default_factory=dict)  # characters so far
 
     def choice(self, index: int, parts: Sequence[Part], reason: str | None) -> dict[str, Any]:
         """The text of a sequence, or the next part of it; the first part has the prompt."""
-        before, echoed = self._echoed(index) if index not in self._offsets else ("", [])
+        before, echoed = self._echoed(index) if index not in self.offsets else ("", [])
         return {
             "index": index,
             "text": before + "".join(part.text for part in parts),
@@ -292,13 +274,13 @@ class CompletionForm(Form):
         yield self.choice(delta.index, delta.parts, delta.finish_reason)
 
     def _echoed(self, index: int) -> tuple[str, list[Part]]:
-        prompt = self._prompts[index] if self._prompts else None
+        prompt = self.prompts[index] if self.prompts else None
         if prompt is None or prompt.text is None:
             return "", []
-        has_scores = self._scores is not None
+        has_scores = self.scores is not None
         return prompt.text, prompt.parts(self._prompt_scores.get(index, ())) if has_scores else []
 
     def _logprobs(self, index: int, parts: Sequence[Part]) -> dict[str, Any] | None:
-        offset = self._offsets.get(index, 0)
-        self._offsets[index] = offset + sum(len(part.text) for part in parts)
-        return None if self._scores is None else self._scores.completion(parts, offset)
+        offset = self.offsets.get(index, 0)
+        self.offsets[index] = offset + sum(len(part.text) for part in parts)
+        return None if self.scores is None else self.scores.completion(parts, offset)
