@@ -102,7 +102,15 @@ class Latency:
     def of(cls, seconds: Iterable[float]) -> "Latency":
         """The statistics of times in seconds; zeros without times."""
         stat = Stat(tuple(1e6 * s for s in seconds))
-        return cls(stat.count, stat.newest, stat.min, stat.max, stat.sum, stat.avg, stat.std)
+        return cls(
+            count=stat.count,
+            last_us=stat.newest,
+            min_us=stat.min,
+            max_us=stat.max,
+            sum_us=stat.sum,
+            avg_us=stat.avg,
+            std_deviation_us=stat.std,
+        )
 
     def __str__(self) -> str:
         return f"avg={self.avg_us:g}(us), std_dev={int(self.std_deviation_us)}(us)"
