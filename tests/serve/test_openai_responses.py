@@ -140,13 +140,7 @@ def test_fields_are_those_of_chats() -> None:
     }
     request = response_request(json.dumps(body).encode())
     assert (request.ends.max_tokens, request.is_stream, request.has_scores) == (7, True, True)
-    sampling = request.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (
-        0.5,
-        0.25,
-        3,
-        5,
-    )
+    assert request.sampling == {"temperature": 0.5, "top_p": 0.25, "top_k": 3, "seed": 5}
     assert request.chat is not None
     assert request.chat.context == {"reasoning_effort": "none", "enable_thinking": False}
     assert request.chat.tools.shown == TOOLS_SHOWN

@@ -35,7 +35,7 @@ from jaxdelegate.serve.metrics import TextRecorder
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Job, TextBatcher
 from jaxdelegate.serve.openai.messages import Chat
-from jaxdelegate.serve.openai.requests import Ends, Sampling, TextRequest
+from jaxdelegate.serve.openai.requests import Ends, TextRequest
 from jaxdelegate.serve.openai.scores import TokenTexts
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.settings import ServeSettings
@@ -121,30 +121,33 @@ class LanguageModel(TextModel):
 
     def _params(self, asked: TextRequest, number: int) -> SamplingParams:
         sampling, ends = asked.sampling, asked.ends
+        repetition = sampling.get("repetition_penalty", 1)
         penalties = RepetitionPenaltyConfig(
-            None if sampling.repetition_penalty == 1 else sampling.repetition_penalty,
-            sampling.presence_penalty or None,
-            sampling.frequency_penalty or None,
+            None if repetition == 1 else repetition,
+            sampling.get("presence_penalty") or None,
+            sampling.get("frequency_penalty") or None,
         )
         params = self.engine.text.sampling_params(self._sampler(sampling, number), penalties)
         stops = sorted(self.engine.text.stops.tokens)
         return dataclasses.replace(
             params,
-            bias=tuple(sampling.logit_bias.items()),
-            min_p=sampling.min_p,
+            bias=tuple(sampling.get("logit_bias", {}).items()),
+            min_p=sampling.get("min_p", 0.0),
             late=tuple(stops) if ends.min_tokens or ends.ignores_stops else (),
             min_tokens=_NEVER if ends.ignores_stops else ends.min_tokens,
         )
 
-    def _sampler(self, asked: Sampling, number: int) -> SamplerConfig:
+    def _sampler(self, asked: Mapping[str, Any], number: int) -> SamplerConfig:
         """What a request leaves out is as the bundle declares."""
         declared = self.engine.text.sampling_params().sampler
-        seed = secrets.randbits(32) if asked.seed is None else asked.seed + number
-        if asked.temperature is None and asked.top_p is None and asked.top_k is None:
+        seed = asked["seed"] + number if "seed" in asked else secrets.randbits(32)
+        if asked.keys().isdisjoint(("temperature", "top_p", "top_k")):
             return dataclasses.replace(declared, seed=seed)
-        temperature = declared.temperature if asked.temperature is None else asked.temperature
-        top_p = declared.top_p if asked.top_p is None else asked.top_p
-        top_k = declared.top_k if asked.top_k is None else asked.top_k or self.vocabulary
+        temperature = asked.get("temperature", declared.temperature)
+        top_p = asked.get("top_p", declared.top_p)
+        top_k = asked.get("top_k", declared.top_k)
+        if "top_k" in asked and top_k <= 0:  # all tokens
+            top_k = self.vocabulary
         return SamplerConfig(
             min(top_k or _DEFAULT_K, self.vocabulary),
             1.0 if top_p is None else top_p,

@@ -132,7 +132,7 @@ class Prompts:
     def _check_tokens(self) -> None:
         asked, most = self.request, self.model.vocabulary
         for param, ids in {
-            "logit_bias": asked.sampling.logit_bias,
+            "logit_bias": asked.sampling.get("logit_bias", ()),
             "stop_token_ids": asked.ends.stop_ids,
         }.items():
             _check_below(ids, most, param)

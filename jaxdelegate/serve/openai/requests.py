@@ -71,6 +71,8 @@ _COMMON: Mapping[str, Kind] = {
     "top_k": integers(-1),  # -1 and 0: all
     "top_p": numbers(0, 1),
 }
+_SAMPLING = {"frequency_penalty", "logit_bias", "min_p", "presence_penalty", "repetition_penalty"}
+_SAMPLING |= {"seed", "temperature", "top_k", "top_p"}
 CHAT: Mapping[str, Kind] = {
     **_COMMON,
     **messages.FIELDS,
@@ -129,21 +131,6 @@ NEUTRAL: Mapping[str, Neutral] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampling:
-    """How tokens are chosen; None: the model's default."""
-
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None  # 0: all tokens
-    seed: int | None
-    min_p: float
-    presence_penalty: float
-    frequency_penalty: float
-    repetition_penalty: float
-    logit_bias: Mapping[int, float]
-
-
-@dataclasses.dataclass(frozen=True)
 class Ends:
     """Where answers end."""
 
@@ -160,7 +147,7 @@ class TextRequest:
     model: str  # "": the only one
     n: int  # answers to each prompt
     ends: Ends
-    sampling: Sampling
+    sampling: Mapping[str, Any]  # the fields that say how tokens are chosen
     has_scores: bool  # whether tokens have log probabilities
     top: int  # of how many most likely tokens, too
     prompt_top: int | None  # the same for the prompt's tokens, apart; None: without
@@ -316,7 +303,7 @@ def text_request(fields: Mapping[str, Any], max_tokens: int | None, **more: Any)
         cache_salt=fields.get("cache_salt", ""),
         n=fields.get("n", 1),
         ends=_ends(fields, max_tokens),
-        sampling=_sampling(fields),
+        sampling={name: fields[name] for name in _SAMPLING & fields.keys()},
         prompt_top=fields.get("prompt_logprobs"),
         is_stream=is_stream,
         has_usage=has_usage,
@@ -339,21 +326,6 @@ def _ends(fields: Mapping[str, Any], max_tokens: int | None) -> Ends:
         tuple(fields.get("stop_token_ids", ())),
         fields.get("ignore_eos", False),
         fields.get("include_stop_str_in_output", False),
-    )
-
-
-def _sampling(fields: Mapping[str, Any]) -> Sampling:
-    top_k = fields.get("top_k")
-    return Sampling(
-        temperature=fields.get("temperature"),
-        top_p=fields.get("top_p"),
-        top_k=None if top_k is None else max(top_k, 0),
-        seed=fields.get("seed"),
-        min_p=fields.get("min_p", 0.0),
-        presence_penalty=fields.get("presence_penalty", 0.0),
-        frequency_penalty=fields.get("frequency_penalty", 0.0),
-        repetition_penalty=fields.get("repetition_penalty", 1.0),
-        logit_bias=fields.get("logit_bias", {}),
     )
 
 
