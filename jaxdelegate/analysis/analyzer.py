@@ -18,7 +18,6 @@ from jaxdelegate.analysis.records import (
     OperatorAnalysis,
     OtherMode,
     PartitionAnalysis,
-    SignatureAnalysis,
     Sizes,
     SubgraphAnalysis,
     TensorAnalysis,
@@ -99,10 +98,7 @@ def analyze_with(
         device="the CPU" if delegate is None else getattr(delegate, "device_name", delegate.name),
         options=_options(delegate),
         subgraphs=subgraphs,
-        signatures=tuple(
-            SignatureAnalysis(s.key, s.subgraph, dict(s.inputs), dict(s.outputs))
-            for s in model.signatures
-        ),
+        signatures=tuple(model.signatures),
         metadata={name: len(data) for name, data in model.metadata.items()},
         sizes=file_sizes,
         findings=advice.findings(model, graphs, subgraphs, file_sizes),

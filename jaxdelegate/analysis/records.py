@@ -8,6 +8,7 @@ from typing import Any
 from jaxdelegate.analysis.units import data, operations
 from jaxdelegate.costs import Cost
 from jaxdelegate.model.descriptions import ModelDescription, TensorDescription
+from jaxdelegate.model.records import SignatureDef
 from jaxdelegate.report.json_records import Derived, plain
 from jaxdelegate.report.tables import table
 from jaxdelegate.text import WIDTH, plural, printable, shortened, wrapped
@@ -110,14 +111,6 @@ class SubgraphAnalysis:
 
 
 @dataclasses.dataclass(frozen=True)
-class SignatureAnalysis:
-    key: str
-    subgraph: int
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
 class Sizes:
     file: int
     buffers: int  # the data of all buffers
@@ -150,7 +143,7 @@ class ModelAnalysis:
     device: str  # where partitions run, as reasons name it
     options: Mapping[str, Any]  # the delegate's, by name
     subgraphs: tuple[SubgraphAnalysis, ...]  # the main one first
-    signatures: tuple[SignatureAnalysis, ...]  # in the file's order
+    signatures: tuple[SignatureDef, ...]  # in the file's order
     metadata: Mapping[str, int]
     sizes: Sizes  # where the bytes are
     findings: tuple[Finding, ...]  # advice, the most important rules first

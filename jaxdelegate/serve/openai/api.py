@@ -1,10 +1,9 @@
 """Endpoints of OpenAI's API: chats and completions, whole or as streams, embeddings, models."""
 
 import asyncio
-import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -25,24 +24,13 @@ from jaxdelegate.serve.endpoints import (
 )
 from jaxdelegate.serve.json_objects import Buffer
 from jaxdelegate.serve.memory_budgets import SMALL, Budgets
-from jaxdelegate.serve.openai import tokenization
+from jaxdelegate.serve.openai import messages, requests, tokenization
 from jaxdelegate.serve.openai.answers import Answers
 from jaxdelegate.serve.openai.batching import Delta
-from jaxdelegate.serve.openai.fields import ApiError
+from jaxdelegate.serve.openai.fields import ApiError, Kind
 from jaxdelegate.serve.openai.files import has_files, has_urls, size_without_files
 from jaxdelegate.serve.openai.language_model import LanguageModel
-from jaxdelegate.serve.openai.messages import Chat
 from jaxdelegate.serve.openai.prompts import Prompts, Texts, rendered
-from jaxdelegate.serve.openai.requests import (
-    MAX_JSON_BYTES,
-    TextRequest,
-    chat_request,
-    completion_request,
-    detokenize_request,
-    embedding_request,
-    tokenize_request,
-    unknown_field,
-)
 from jaxdelegate.serve.openai.response_requests import response_request
 from jaxdelegate.serve.openai.text_model import TextModel
 from jaxdelegate.serve.service import Service
@@ -55,7 +43,7 @@ _MOST_LOADING = 8  # requests that load images by URL at once
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 T = TypeVar("T")
-ReadRequest = Callable[[Buffer], TextRequest]
+ReadRequest = Callable[[Buffer], requests.TextRequest]
 
 
 def routes(served: Service, budgets: Budgets) -> list[Route]:
@@ -115,13 +103,13 @@ class _Api:
         }
 
     async def chat(self, request: Request) -> Response:
-        return await self._answered(request, chat_request)
+        return await self._answered(request, requests.chat_request)
 
     async def responses(self, request: Request) -> Response:
         return await self._answered(request, response_request)
 
     async def completions(self, request: Request) -> Response:
-        return await self._answered(request, completion_request)
+        return await self._answered(request, requests.completion_request)
 
     async def embeddings(self, request: Request) -> Response:
         texts = await self._prepared(request, self._texts)
@@ -140,7 +128,7 @@ class _Api:
         return json_response(await self._prepared(request, self._text))
 
     async def tokenizer_info(self, request: Request) -> Response:
-        model = self._ready_language_model(request.query_params.get("model", ""))
+        model = self._language_model(self._ready(request.query_params.get("model", "")))
         return json_response(tokenization.info(model))
 
     async def _answered(self, request: Request, read: ReadRequest) -> Response:
@@ -178,10 +166,12 @@ class _Api:
     async def _prepared(self, request: Request, prepare: Callable[[Buffer], T]) -> T:
         body = await bodies.read(request, self._budgets)
         size = len(body)
-        if size > MAX_JSON_BYTES:
+        if size > requests.MAX_JSON_BYTES:
             size = size_without_files(body)
-        if size > MAX_JSON_BYTES:
-            expected = f"the body: expected at most {MAX_JSON_BYTES} bytes of JSON, got {size}"
+        if size > requests.MAX_JSON_BYTES:
+            expected = (
+                f"the body: expected at most {requests.MAX_JSON_BYTES} bytes of JSON, got {size}"
+            )
             raise ApiError(expected, 413)
         lane = self._long if len(body) > SMALL else self._short
         lane = self._files if has_files(body) else lane
@@ -212,34 +202,44 @@ class _Api:
         request = read(body)
         self._check_known(request.ignored)
         hosts = self._served.limits.allowed_media_domains
-        return Prompts(self._ready_language_model(request.model), request, client, hosts)
+        return Prompts(self._language_model(self._ready(request.model)), request, client, hosts)
 
     def _encode(self, prompts: Prompts) -> None:
         self._served.check_ready(prompts.model)  # it may have waited
         prompts.encode()
 
     def _tokens(self, body: Buffer) -> dict[str, Any]:
-        request = tokenize_request(body)
-        self._check_known(request.ignored)
-        if isinstance(request.prompt, Chat):
-            model = self._ready_language_model(request.model)
-            if request.prompt.files:
+        fields = self._fields(body, requests.TOKENIZE)
+        if ("prompt" in fields) == ("messages" in fields):
+            raise ApiError("expected one of them", param="prompt and messages")
+        chat = messages.chat(fields) if "messages" in fields else None
+        model = self._ready(fields.get("model", ""))
+        if chat is None:
+            text = fields["prompt"]
+        else:
+            renderer = self._language_model(model).tool_renderer(chat)
+            if chat.files:
                 raise ApiError("expected only texts here", param="messages")
-            text = rendered(model.tool_renderer(request.prompt), request.prompt)
-            request = dataclasses.replace(request, prompt=text)
-        return tokenization.tokens(self._ready(request.model), request)
+            text = rendered(renderer, chat)
+        has_start = fields.get("add_special_tokens", True)
+        return tokenization.tokens(model, text, has_start=has_start)
 
     def _text(self, body: Buffer) -> dict[str, Any]:
-        request = detokenize_request(body)
-        self._check_known(request.ignored)
-        return tokenization.text(self._ready(request.model), request)
+        fields = self._fields(body, requests.DETOKENIZE, {"tokens"})
+        return tokenization.text(self._ready(fields.get("model", "")), fields["tokens"])
+
+    def _fields(
+        self, body: Buffer, known: Mapping[str, Kind], required: Collection[str] = ()
+    ) -> Mapping[str, Any]:
+        fields, ignored = requests.checked(body, known, required)
+        self._check_known(ignored)
+        return fields
 
     def _check_known(self, ignored: Sequence[str]) -> None:
         if ignored and self._served.limits.strict_fields:
-            raise unknown_field(ignored[0])
+            raise requests.unknown_field(ignored[0])
 
-    def _ready_language_model(self, name: str) -> LanguageModel:
-        model = self._ready(name)
+    def _language_model(self, model: TextModel) -> LanguageModel:
         if not isinstance(model, LanguageModel):
             what = "computes embeddings only: see /v1/embeddings"
             raise ApiError(f"{shown(model.name)} {what}", param="model")
@@ -250,7 +250,7 @@ class _Api:
         prompts.constrain()
 
     def _texts(self, body: Buffer) -> Texts:
-        request = embedding_request(body)
+        request = requests.embedding_request(body)
         self._check_known(request.ignored)
         return Texts(self._ready(request.model), request)
 

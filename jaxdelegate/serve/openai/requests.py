@@ -96,14 +96,14 @@ _EMBEDDING: Mapping[str, Kind] = {
     "input": ANY,
     "model": STRING,
 }
-_TOKENIZE: Mapping[str, Kind] = {
+TOKENIZE: Mapping[str, Kind] = {
     "add_special_tokens": FLAG,
     "model": STRING,
     "prompt": STRING,
     **{name: CHAT[name] for name in ("add_generation_prompt", "chat_template_kwargs")},
     **{name: CHAT[name] for name in ("continue_final_message", "messages", "tools")},
 }
-_DETOKENIZE: Mapping[str, Kind] = {"model": STRING, "tokens": IDS}
+DETOKENIZE: Mapping[str, Kind] = {"model": STRING, "tokens": IDS}
 
 Neutral = tuple[tuple[Any, ...], str]  # values that are accepted, and why no others are
 # Fields without a meaning here: accepted, so that clients need not leave them out.
@@ -184,21 +184,6 @@ class EmbeddingRequest:
     ignored: tuple[str, ...] = ()  # unknown fields
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenizeRequest:
-    model: str
-    prompt: str | Chat
-    has_start: bool  # whether a text gets the bundle's start token
-    ignored: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class DetokenizeRequest:
-    model: str
-    tokens: list[int]
-    ignored: tuple[str, ...] = ()
-
-
 def embedding_request(body: Buffer) -> EmbeddingRequest:
     fields, ignored = checked(body, _EMBEDDING, {"input"})
     return EmbeddingRequest(
@@ -208,20 +193,6 @@ def embedding_request(body: Buffer) -> EmbeddingRequest:
         fields.get("encoding_format") == "base64",
         ignored,
     )
-
-
-def tokenize_request(body: Buffer) -> TokenizeRequest:
-    fields, ignored = checked(body, _TOKENIZE)
-    if ("prompt" in fields) == ("messages" in fields):
-        raise ApiError("expected one of them", param="prompt and messages")
-    prompt = messages.chat(fields) if "messages" in fields else fields["prompt"]
-    has_start = fields.get("add_special_tokens", True)
-    return TokenizeRequest(fields.get("model", ""), prompt, has_start, ignored)
-
-
-def detokenize_request(body: Buffer) -> DetokenizeRequest:
-    fields, ignored = checked(body, _DETOKENIZE, {"tokens"})
-    return DetokenizeRequest(fields.get("model", ""), fields["tokens"], ignored)
 
 
 def chat_request(body: Buffer) -> TextRequest:

@@ -1,29 +1,25 @@
 """Tokens of texts and texts of tokens: vLLM's /tokenize, /detokenize and /tokenizer_info."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from jaxdelegate.serve.openai.fields import ApiError
 from jaxdelegate.serve.openai.language_model import LanguageModel
-from jaxdelegate.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from jaxdelegate.serve.openai.text_model import TextModel
 
 
-def tokens(model: TextModel, request: TokenizeRequest) -> dict[str, Any]:
-    assert isinstance(request.prompt, str)
-    if request.has_start:
-        ids = model.engine.prompt_ids(request.prompt)
-    else:
-        ids = model.engine.tokenizer.encode(request.prompt)
+def tokens(model: TextModel, text: str, *, has_start: bool) -> dict[str, Any]:
+    ids = (model.engine.prompt_ids if has_start else model.engine.tokenizer.encode)(text)
     return {"count": len(ids), "max_model_len": model.max_model_len, "tokens": ids}
 
 
-def text(model: TextModel, request: DetokenizeRequest) -> dict[str, Any]:
+def text(model: TextModel, ids: Sequence[int]) -> dict[str, Any]:
     tokenizer = model.engine.tokenizer
-    unknown = next((i for i in request.tokens if not tokenizer.has(i)), None)
+    unknown = next((i for i in ids if not tokenizer.has(i)), None)
     if unknown is not None:
         expected = f"expected ids of the tokenizer's {tokenizer.size} tokens, got {unknown}"
         raise ApiError(expected, param="tokens")
-    return {"prompt": tokenizer.decode(request.tokens)}
+    return {"prompt": tokenizer.decode(ids)}
 
 
 def info(model: LanguageModel) -> dict[str, Any]:
