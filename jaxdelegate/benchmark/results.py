@@ -131,9 +131,6 @@ class BenchmarkReport:
             record["peaks"] = self.peaks.as_dict()
         return record
 
-    def row(self) -> dict[str, Any]:
-        return row_of(self.as_dict())
-
 
 def result_lines(report: BenchmarkReport) -> list[str]:
     footprint = report.footprint

@@ -33,12 +33,9 @@ def has_plugin(folder: str) -> bool:
         return False
     if "jax_plugins" in names or "libtpu" in names:
         return True
-    installed = (f"{folder}/{name}/entry_points.txt" for name in names if _is_installed(name))
-    return any(_GROUP in text for text in _texts(installed))
-
-
-def _is_installed(name: str) -> bool:
-    return name.endswith((".dist-info", ".egg-info"))
+    installed = (name for name in names if name.endswith((".dist-info", ".egg-info")))
+    files = (f"{folder}/{name}/entry_points.txt" for name in installed)
+    return any(_GROUP in text for text in _texts(files))
 
 
 def _texts(files: Iterable[str]) -> Iterable[str]:

@@ -70,14 +70,6 @@ def _count(value: int) -> int:
     return max(0, value)  # TFLite: negative numbers too mean no limit
 
 
-def _if_any(value: str) -> str | None:
-    return value or None
-
-
-def _preference(sustained: bool) -> str:
-    return "sustained_speed" if sustained else "fast_single_answer"
-
-
 _ALIASES = (
     _Alias(
         "max_delegated_partitions", 0, "max_delegated_partitions",
@@ -98,11 +90,13 @@ _ALIASES = (
     _Alias("require_full_delegation", False, "require_full_delegation", "Require full delegation"),
     _Alias(
         "delegate_serialize_dir", "", "serialization_dir",
-        "Directory for delegate serialization", "The token is optional.", _if_any,
+        "Directory for delegate serialization", "The token is optional.",
+        lambda folder: folder or None,
     ),
     _Alias(
         "delegate_serialize_token", "", "model_token",
-        "Model-specific token/key for delegate serialization.", convert=_if_any,
+        "Model-specific token/key for delegate serialization.",
+        convert=lambda token: token or None,
     ),
     _Alias(
         "gpu_precision_loss_allowed", True, "is_precision_loss_allowed",
@@ -114,7 +108,8 @@ _ALIASES = (
     ),
     _Alias(
         "gpu_inference_for_sustained_speed", False, "inference_preference",
-        "Prefer maximizing the throughput in gpu", "True: sustained_speed.", _preference,
+        "Prefer maximizing the throughput in gpu", "True: sustained_speed.",
+        lambda sustained: "sustained_speed" if sustained else "fast_single_answer",
     ),
 )  # fmt: skip
 

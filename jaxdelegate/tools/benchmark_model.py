@@ -236,7 +236,7 @@ def _write_results(values: flags.FlagValues, report: BenchmarkReport) -> None:
     if values.result_json:
         write_json(values.result_json, report.as_dict())
     if values.result_csv:
-        Path(values.result_csv).write_text(results.to_csv([report.row()]))
+        Path(values.result_csv).write_text(results.to_csv([results.row_of(report.as_dict())]))
     if values.result_file_path:
         _log(f"Saving benchmark result to: {values.result_file_path}")
         Path(values.result_file_path).write_bytes(results.to_proto(report))

@@ -136,7 +136,7 @@ def test_a_line_for_each_configuration() -> None:
     failed = Outcome(Configuration("bad", ()), None, "jaxdelegate: no")
     good, bad = csv.DictReader(performance_options.to_csv([ran, failed]).splitlines())
     assert (good["configuration"], good["rank"], good["error"]) == ("fast", "1", "")
-    alone = next(csv.DictReader(results.to_csv([report.row()]).splitlines()))
+    alone = next(csv.DictReader(results.to_csv([results.row_of(report.as_dict())]).splitlines()))
     assert alone.items() <= good.items()
     assert (bad["configuration"], bad["rank"], bad["error"]) == ("bad", "", "jaxdelegate: no")
 

@@ -168,7 +168,7 @@ def test_results_as_json_csv_and_proto(half: Half) -> None:
     assert record["inference_ms"]["p95"] == report.inference.percentile(95) / 1e3
     assert record["op_profile"]["nodes"][0]["nodes"] == list(range(20))
     assert record["inference_ms"]["values"] == [us / 1e3 for us in report.inference.values]
-    (row,) = csv.DictReader(io.StringIO(results.to_csv([report.row()])))
+    (row,) = csv.DictReader(io.StringIO(results.to_csv([results.row_of(report.as_dict())])))
     assert float(row["avg_ms"]) == pytest.approx(latency["avg_ms"])
     assert row["batch"] == "1"
     proto = message("tflite.tools.benchmark.BenchmarkResult")
