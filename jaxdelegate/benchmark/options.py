@@ -2,18 +2,19 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.measuring.inputs import InputLayer, parse_input_layers
-from jaxdelegate.providers.parsing import Flag, type_and_choices
+from jaxdelegate.providers.parsing import Flag, flags_of
 
 
-def _option(default: Any, label: str, text: str, least: int | None = None) -> Any:
+def _option(
+    default: Any, label: str, text: str, least: int | None = None, *, is_output: bool = False
+) -> Any:
     """A field with TFLite's label for it in the log, the flag's help, and the least value."""
-    return dataclasses.field(
-        default=default, metadata={"label": label, "help": text, "least": least}
-    )
+    metadata = {"label": label, "help": text, "least": least, "is_output": is_output}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,7 @@ class BenchmarkOptions(InputOptions, RunOptions):
         "Perfetto trace file",
         "Write the profiled runs as a trace for ui.perfetto.dev (.json.gz); implies "
         "enable_op_profiling.",
+        is_output=True,
     )
     check_precision: bool = _option(
         False,
@@ -152,19 +154,7 @@ class BenchmarkOptions(InputOptions, RunOptions):
         return self.enable_op_profiling or bool(self.perfetto_trace)
 
 
-def benchmark_flags() -> tuple[Flag, ...]:
-    hints = get_type_hints(BenchmarkOptions)
-    return tuple(
-        Flag(
-            field.name,
-            type_and_choices(hints[field.name])[0],
-            field.default,
-            field.metadata["help"],
-            label=field.metadata["label"],
-            is_output=field.name == "perfetto_trace",
-        )
-        for field in dataclasses.fields(BenchmarkOptions)
-    )
+BENCHMARK_FLAGS: tuple[Flag, ...] = tuple(flags_of(BenchmarkOptions))
 
 
 def parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:

@@ -6,14 +6,13 @@ keep their names and defaults; one table says which of them are aliases of an op
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, get_type_hints, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.options import DelegateOptions
-from jaxdelegate.providers.parsing import Flag, FlagValues, type_and_choices
+from jaxdelegate.providers.parsing import Flag, FlagValues, flags_of
 
 _PREFIX = "jax_"
-_HINTS = get_type_hints(DelegateOptions)
 
 
 @runtime_checkable
@@ -147,11 +146,9 @@ def _check_both_names(row: _Alias, value: Any, values: Any) -> None:
         )
 
 
-def _jax_flag(field: dataclasses.Field) -> Flag:
-    kind, choices = type_and_choices(_HINTS[field.name])
-    names = " and ".join(f"--{name}" for name in aliases(field.name))
-    text = field.metadata["help"] + (f" TFLite's name: {names}." if names else "")
-    return Flag(_PREFIX + field.name, kind, field.default, text, choices)
+def _with_aliases(flag: Flag) -> Flag:
+    names = " and ".join(f"--{name}" for name in aliases(flag.name.removeprefix(_PREFIX)))
+    return dataclasses.replace(flag, help=f"{flag.help} TFLite's name: {names}.") if names else flag
 
 
 def jax_delegate(values: FlagValues) -> Any:
@@ -292,7 +289,7 @@ JAX = BuiltinProvider(
             "Apply JaxDelegate. Unset: yes, unless another delegate or --use_xnnpack is given. "
             "False, without another delegate: the numpy reference runs the model.",
         ),
-        *(_jax_flag(field) for field in dataclasses.fields(DelegateOptions)),
+        *map(_with_aliases, flags_of(DelegateOptions, _PREFIX)),
     ),
     lambda values: jax_delegate(values) if values.use_jax and not values.use_gpu else None,
 )  # fmt: skip

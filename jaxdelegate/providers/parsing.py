@@ -2,8 +2,8 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from jaxdelegate.errors import OptionError
 from jaxdelegate.text import either
@@ -64,7 +64,22 @@ class Flag:
         return value
 
 
-def type_and_choices(hint: Any) -> tuple[type, tuple[str, ...]]:
+def flags_of(record: type, prefix: str = "") -> Iterator[Flag]:
+    """The flags of a dataclass: its fields whose metadata has a help.
+
+    The metadata may have other attributes of the flag too, which replace those of the field.
+    """
+    hints = get_type_hints(record)
+    attributes = {attribute.name for attribute in dataclasses.fields(Flag)}
+    for field in dataclasses.fields(record):
+        if "help" in field.metadata:
+            kind, choices = _type_and_choices(hints[field.name])
+            flag = Flag(prefix + field.name, kind, field.default, choices=choices)
+            given = {name: field.metadata[name] for name in attributes & field.metadata.keys()}
+            yield dataclasses.replace(flag, **given)
+
+
+def _type_and_choices(hint: Any) -> tuple[type, tuple[str, ...]]:
     """The type and the choices of a flag for an option with a type hint such as `int | None`."""
     alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint) or (hint,)
     types = [a for a in alternatives if a in (bool, int, float)]

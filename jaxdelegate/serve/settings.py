@@ -17,15 +17,16 @@ WARM_KINDS = (
 
 def setting(default: Any, text: str, least: float | None = None, *, flag: str = "") -> Any:
     """A field that is a flag of `jaxdelegate serve`, by its own name or another one."""
-    return dataclasses.field(
-        default=default, metadata={"help": text, "least": least, "flag": flag or None}
-    )
+    metadata = {"help": text, "lower": least} | ({"name": flag} if flag else {})
+    if isinstance(default, tuple):  # a list in the flag's text
+        metadata["default"] = ""
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def check_numbers(settings: Any) -> None:
     """An OptionError if a field's value is below its least one, or not of the field's type."""
     for field in dataclasses.fields(settings):
-        least, value = field.metadata.get("least"), getattr(settings, field.name)
+        least, value = field.metadata.get("lower"), getattr(settings, field.name)
         if least is None or (value is None and field.default is None):
             continue
         kind = (int, float) if field.type is float else int
@@ -73,7 +74,8 @@ class ServeSettings:
         default_factory=dict,
         metadata={
             "help": "LoRA adapters of the language model, each a model for clients: "
-            "name=path,name=path."
+            "name=path,name=path.",
+            "default": "",
         },
     )
     # Programs of other kinds are compiled when they are needed.

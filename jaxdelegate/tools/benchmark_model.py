@@ -7,7 +7,7 @@ from absl import flags
 
 from jaxdelegate import providers
 from jaxdelegate.benchmark import results, state, tables
-from jaxdelegate.benchmark.options import BenchmarkOptions, benchmark_flags
+from jaxdelegate.benchmark.options import BENCHMARK_FLAGS, BenchmarkOptions
 from jaxdelegate.benchmark.results import BenchmarkReport
 from jaxdelegate.benchmark.run import Source, benchmark, graph_source
 from jaxdelegate.benchmark.session import Session
@@ -114,7 +114,7 @@ _OWN_FLAGS = (
     ),
 )  # fmt: skip
 DELEGATES = True
-FLAGS = (*_OWN_FLAGS, *benchmark_flags())
+FLAGS = (*_OWN_FLAGS, *BENCHMARK_FLAGS)
 
 
 def run(values: flags.FlagValues) -> int:
@@ -153,7 +153,7 @@ def _with_allow_fp16(values: flags.FlagValues) -> FlagValues:
 
 
 def options_of(values: flags.FlagValues) -> BenchmarkOptions:
-    return BenchmarkOptions(**{flag.name: values[flag.name].value for flag in benchmark_flags()})
+    return BenchmarkOptions(**{flag.name: values[flag.name].value for flag in BENCHMARK_FLAGS})
 
 
 def _log(line: str) -> None:
@@ -164,7 +164,7 @@ def _log(line: str) -> None:
 def _log_flags(values: flags.FlagValues) -> None:
     """Log flags and their values as TFLite does: those that were given, with --verbose all."""
     _log(f"Log parameter values verbosely: [{int(values.verbose)}]")
-    labels = {flag.name: flag.label for flag in (*benchmark_flags(), *_OWN_FLAGS)}
+    labels = {flag.name: flag.label for flag in (*BENCHMARK_FLAGS, *_OWN_FLAGS)}
     labels |= {flag.name: getattr(flag, "label", "") or flag.name for flag in providers.all_flags()}
     for name, label in labels.items():
         always = name in ("graph", "signature_to_run_for")

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from absl import flags
 from jaxdelegate.errors import OptionError
 from jaxdelegate.options import DelegateOptions
 from jaxdelegate.providers import use_threads
-from jaxdelegate.providers.parsing import Flag, type_and_choices
+from jaxdelegate.providers.parsing import Flag, flags_of
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.service import parse_models
 from jaxdelegate.serve.settings import WARM_KINDS, ServeSettings
@@ -23,26 +22,8 @@ _KEYS = "JAXDELEGATE_API_KEY"
 OPTIONS = tuple(field.name for field in dataclasses.fields(DelegateOptions))
 
 
-def _flags_of(settings: type[ServeSettings | Limits]) -> Iterator[Flag]:
-    """The flags of its fields; lists and pairs are text."""
-    for field in dataclasses.fields(settings):
-        if "help" in field.metadata:
-            kind, _ = type_and_choices(field.type)
-            yield Flag(
-                _flag_of(field),
-                kind,
-                "" if kind is str else field.default,
-                field.metadata["help"],
-                lower=field.metadata.get("least"),
-            )
-
-
-def _flag_of(field: dataclasses.Field) -> str:
-    return field.metadata.get("flag") or field.name
-
-
 # By flag; bodies have the time limit of requests, and that flag.
-_FIELDS = {flag.name: flag for kind in (Limits, ServeSettings) for flag in _flags_of(kind)}
+_FIELDS = {flag.name: flag for kind in (Limits, ServeSettings) for flag in flags_of(kind)}
 _FIELDS["speculative_decoding"] = dataclasses.replace(
     _FIELDS["speculative_decoding"], type=str, default="false", choices=("true", "false")
 )
@@ -102,7 +83,7 @@ def run(values: flags.FlagValues) -> int:
 def _values(settings: type[ServeSettings | Limits], values: flags.FlagValues) -> dict[str, Any]:
     """The values of the fields that are flags; texts as lists."""
     given = {
-        field.name: values[_flag_of(field)].value
+        field.name: values[field.metadata.get("name", field.name)].value
         for field in dataclasses.fields(settings)
         if "help" in field.metadata
     }
