@@ -102,3 +102,10 @@ class GradientError(JaxDelegateError, TypeError, ValueError):
 
 class CacheWarning(UserWarning):
     """A stored program could not be used: damaged, foreign or old. It is compiled again."""
+
+
+def check_least(least: float, **values: float | None) -> None:
+    """Check that values are at least this, or None; an OptionError names the one that is not."""
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise OptionError(f"{name}: must be at least {least}, got {value}")

@@ -24,6 +24,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of `a, b,c`."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def either(words: Iterable[str]) -> str:
     """`a, b or c`."""
     *first, last = (*words,) or ("",)

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import OptionError, check_least
 from jaxdelegate.measuring.inputs import InputLayer, parse_input_layers
 from jaxdelegate.providers.parsing import Flag, flags_of
+from jaxdelegate.text import listed
 
 
 def _option(
@@ -144,9 +145,8 @@ class BenchmarkOptions(InputOptions, RunOptions):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            least, value = field.metadata["least"], getattr(self, field.name)
-            if least is not None and value < least:
-                raise OptionError(f"{field.name}: must be at least {least}, got {value}")
+            if field.metadata["least"] is not None:
+                check_least(field.metadata["least"], **{field.name: getattr(self, field.name)})
         self.layers()
 
     @property
@@ -158,14 +158,14 @@ BENCHMARK_FLAGS: tuple[Flag, ...] = tuple(flags_of(BenchmarkOptions))
 
 
 def parse_names(flag: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(item.strip() for item in text.split(",") if item.strip())
+    names = listed(text)
     if not names or not set(names) <= set(known):
         raise OptionError(f"{flag}: expected some of {', '.join(known)}, got {text!r}")
     return names
 
 
 def parse_counts(flag: str, text: str) -> tuple[int, ...]:
-    items = [item.strip() for item in text.split(",") if item.strip()]
+    items = listed(text)
     if not items or not all(item.isdigit() and int(item) for item in items):
         raise OptionError(f"{flag}: expected positive integers, such as 1,2,4, got {text!r}")
     return tuple(int(item) for item in items)

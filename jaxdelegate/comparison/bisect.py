@@ -9,7 +9,6 @@ from typing import Literal
 from tqdm import tqdm
 
 from jaxdelegate.comparison.bounds import Bounds, precision
-from jaxdelegate.comparison.diff import check_counts
 from jaxdelegate.comparison.figures import Likeness
 from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
 from jaxdelegate.comparison.metrics import TensorComparison, comparer_for
@@ -17,7 +16,7 @@ from jaxdelegate.comparison.operators import OperatorCheck
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import Arrays, ModelPath, Reference, Runner, Test
 from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
-from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError
+from jaxdelegate.errors import InterpreterError, JaxDelegateError, OptionError, check_least
 from jaxdelegate.model.records import Model, read_model
 from jaxdelegate.text import printable, shortened
 
@@ -115,7 +114,7 @@ def bisect(
             f"got {first} .. {last}"
         )
     settings = with_usable_indices(inputs or InputSettings(), model, reference)
-    check_counts(num_runs=num_runs)
+    check_least(1, num_runs=num_runs)
     is_reduced = open_range(first, last).is_reduced
     bounds = (bounds or Bounds()).for_precision(is_reduced=is_reduced)
     with tqdm(desc="bisecting", unit=" ranges", disable=None, leave=False) as bar:

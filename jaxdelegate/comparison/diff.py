@@ -14,7 +14,7 @@ from jaxdelegate.comparison.operators import OperatorCheck
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import ModelPath, Reference, Runner, Test
 from jaxdelegate.comparison.verdict import EndToEnd, Runs, check
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import check_least
 from jaxdelegate.measuring.inputs import InputSource, free_dimensions
 from jaxdelegate.measuring.stats import Latency
 from jaxdelegate.model.records import read_model
@@ -87,9 +87,9 @@ def inference_diff(
     Raises:
         OptionError: a number of runs is less than 1.
     """
-    check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run)
+    check_least(1, num_runs=num_runs, invocations_per_run=invocations_per_run)
     if per_layer:
-        check_counts(per_layer=per_layer)
+        check_least(1, per_layer=per_layer)
     record, side = read_model(model), Reference(reference, model)
     bounds = (bounds or Bounds()).for_precision(is_reduced=test.is_reduced)
     settings = with_usable_indices(inputs or InputSettings(), model, reference)
@@ -147,13 +147,6 @@ class Sides:
 def name_of(model: ModelPath) -> str:
     """The file's path, or "<bytes>"."""
     return "<bytes>" if isinstance(model, bytes) else os.fspath(model)
-
-
-def check_counts(**counts: int) -> None:
-    """Check that each is at least 1; an OptionError names the one that is not."""
-    for name, value in counts.items():
-        if value < 1:
-            raise OptionError(f"{name}: must be at least 1, got {value}")
 
 
 def _delegation(test: Test) -> str:

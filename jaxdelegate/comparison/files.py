@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxdelegate.comparison.bounds import Bounds, precision
-from jaxdelegate.comparison.diff import InferenceDiff, Sides, check_counts, name_of
+from jaxdelegate.comparison.diff import InferenceDiff, Sides, name_of
 from jaxdelegate.comparison.inputs import InputSettings, with_usable_indices
 from jaxdelegate.comparison.metrics import Comparer, real_values
 from jaxdelegate.comparison.random_numbers import random_outputs
 from jaxdelegate.comparison.sides import Arrays, ModelPath, Reference, Runner, Test
 from jaxdelegate.comparison.verdict import EndToEnd, Runs
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import OptionError, check_least
 from jaxdelegate.model.records import Model, Tensor, read_model
 from jaxdelegate.quant.affine import quantize
 from jaxdelegate.runtime.tensor_details import array_type, to_api_dtype
@@ -45,7 +45,7 @@ def file_diff(
     Raises:
         OptionError: the files have different numbers of inputs or outputs, or input shapes.
     """
-    check_counts(num_runs=num_runs, invocations_per_run=invocations_per_run)
+    check_least(1, num_runs=num_runs, invocations_per_run=invocations_per_run)
     pair = FilePair.of(read_model(model), read_model(against))
     inputs = inputs or InputSettings()
     pair.check_shapes(inputs.shapes)

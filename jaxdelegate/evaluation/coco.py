@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import OptionError, check_least
 from jaxdelegate.evaluation.coco_metrics import (
     AveragePrecisions,
     CocoMetrics,
@@ -146,8 +146,7 @@ def _read_truth(
     allowlist: StrPath | None,
     num_images: int,
 ) -> _Truth:
-    if num_images < 0:
-        raise OptionError(f"num_images: must be at least 0 (all), got {num_images}")
+    check_least(0, num_images=num_images)
     if instances is not None and proto is not None:
         raise OptionError("give an instances file or a ground-truth proto, not both")
     if allowlist is not None and instances is None:

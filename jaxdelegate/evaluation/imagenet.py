@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import OptionError, check_least
 from jaxdelegate.evaluation.files import (
     DataError,
     LabeledImage,
@@ -104,8 +104,7 @@ def _chosen_images(
     denylist: StrPath | None,
     num_images: int,
 ) -> list[LabeledImage]:
-    if num_images < 0:
-        raise OptionError(f"num_images: must be at least 0 (all), got {num_images}")
+    check_least(0, num_images=num_images)
     labeled = imagenet_images(images, ground_truth_labels, synset_labels)
     labeled = without_denylisted(labeled, denylist)
     if not labeled:

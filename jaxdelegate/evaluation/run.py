@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from jaxdelegate import protos
-from jaxdelegate.errors import OptionError
+from jaxdelegate.errors import check_least
 from jaxdelegate.evaluation.files import DataError, StrPath
 from jaxdelegate.evaluation.model import ImageModel, open_interpreter, open_on_devices
 from jaxdelegate.evaluation.pipeline import Batch, BatchSource, Outputs, Waits
@@ -40,12 +40,7 @@ class RunSettings:
     runner: Runner | None = None  # None: this process runs the images
 
     def __post_init__(self) -> None:
-        for name, count in (
-            ("batch_size", self.batch_size),
-            ("decode_threads", self.decode_threads),
-        ):
-            if count is not None and count < 1:
-                raise OptionError(f"{name}: must be at least 1, got {count}")
+        check_least(1, batch_size=self.batch_size, decode_threads=self.decode_threads)
         if self.results_path is not None:
             check_results_path(self.results_path)
 

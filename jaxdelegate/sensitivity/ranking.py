@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.errors import ModelError, OptionError, TensorError
+from jaxdelegate.errors import ModelError, TensorError, check_least
 from jaxdelegate.function.files import load
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.model import CallableModel
@@ -107,8 +107,7 @@ def _samples(
 ) -> list[Sample]:
     tensors = [main.tensors[i] for i in main.inputs]
     if inputs is None:
-        if count < 1:
-            raise OptionError(f"num_samples: must be at least 1, got {count}")
+        check_least(1, num_samples=count)
         return sampling.random(tensors, count, seed)
     return sampling.checked(
         tensors, sampling.read(inputs, tensors) if isinstance(inputs, str) else inputs

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.text import listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +103,12 @@ SCHEMES = {
 
 
 def named(names: str) -> tuple[Scheme, ...]:
-    listed = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in listed if name not in SCHEMES]
-    if unknown or not listed:
+    wanted = listed(names)
+    unknown = [name for name in wanted if name not in SCHEMES]
+    if unknown or not wanted:
         got = repr(unknown[0]) if unknown else "none"
         raise OptionError(f"schemes: expected some of {','.join(SCHEMES)}, got {got}")
-    return tuple(SCHEMES[name] for name in dict.fromkeys(listed))
+    return tuple(SCHEMES[name] for name in dict.fromkeys(wanted))
 
 
 # ---- recipes. Source: litert_quantizer/recipe_manager.py. The last matching rule applies. An

@@ -16,6 +16,7 @@ from jaxdelegate.providers.parsing import Flag, flags_of
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.service import parse_models
 from jaxdelegate.serve.settings import WARM_KINDS, ServeSettings
+from jaxdelegate.text import listed
 from jaxdelegate.tools import delegate_flags
 
 _KEYS = "JAXDELEGATE_API_KEY"
@@ -56,7 +57,7 @@ def run(values: flags.FlagValues) -> int:
             "delegate_options": delegate_flags.given_options(values),
         }
     )
-    keys = _listed(values.api_key or os.environ.get(_KEYS, ""))
+    keys = listed(values.api_key or os.environ.get(_KEYS, ""))
     limits = Limits(**_values(Limits, values) | {"api_keys": keys})
     if limits.api_keys and values.grpc_port is not None:
         raise OptionError("api_key: gRPC does not check keys: leave out --grpc_port")
@@ -87,18 +88,14 @@ def _values(settings: type[ServeSettings | Limits], values: flags.FlagValues) ->
         for field in dataclasses.fields(settings)
         if "help" in field.metadata
     }
-    return {name: _listed(v) if isinstance(v, str) else v for name, v in given.items()}
+    return {name: listed(v) if isinstance(v, str) else v for name, v in given.items()}
 
 
 def _warm(text: str) -> tuple[str, ...]:
-    kinds = {"all": WARM_KINDS, "none": ()}.get(text, _listed(text))
+    kinds = {"all": WARM_KINDS, "none": ()}.get(text, listed(text))
     if not kinds and text != "none":
         raise OptionError(f"warm: must be all, none or kinds of requests, got {text!r}")
     return kinds
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _models(values: flags.FlagValues) -> dict[str, str]:
