@@ -114,7 +114,7 @@ class StoredFilter:
         """float32 [rows, N]: the scaled sums of x [rows, K]."""
         if len(x) == 1 and context.platform == "gpu":
             return self._sums_of_one_row(x, w, scales)
-        takes = stored_width_triton.takes(self.form, len(x)) and stored_width_triton.fits(*w.shape)
+        takes = len(x) <= stored_width_triton.MOST_ROWS and stored_width_triton.fits(*w.shape)
         if context.kernels.triton and takes:
             around = Around(arithmetic.operand, (FLOAT32,), processors=context.kernels.processors)
             filters, forms = (Filter(w, scales),), (self.form,)

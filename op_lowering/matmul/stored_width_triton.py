@@ -6,10 +6,11 @@ float copy. The kernel also normalizes the rows first, multiplies them by severa
 product by another one, and adds a residual, each of which would be another kernel. Like the CPU
 kernels this one cannot be differentiated, so the context must allow it.
 
-A program of the grid takes a tile of rows and columns. One row is multiplied without a matrix unit,
-which takes 16 rows at least. Where a product alone has too few tiles to keep a GPU's memory busy,
-several programs share the depth of a tile, and XLA adds their sums, fused with what reads them. A
-kernel that does more chooses its tile by what each processor reads.
+A program of the grid takes a tile of rows and columns; those of the same columns follow each other,
+so that a filter comes from memory once. One row is multiplied without a matrix unit, which takes 16
+rows at least. Where a product alone has too few tiles to keep a GPU's memory busy, several programs
+share the depth of a tile, and XLA adds their sums, fused with what reads them. A kernel that does
+more chooses its tile by what each processor reads.
 """
 
 import dataclasses
@@ -30,9 +31,9 @@ from jaxdelegate.op_lowering.common.triton_support import both, expect_deprecati
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.precision import BFLOAT16, FLOAT16, FLOAT32
 
-MOST_ROWS = 64  # a tile's: all programs read a filter once
-_FEW_ROWS = 16  # the least of Triton's product; of more int8, XLA's were faster on an H200
-_MANY_ROWS = 512  # XLA widens filters in memory, which more rows hide
+MOST_ROWS = 512  # XLA widens filters in memory, which more rows hide
+_TILE_ROWS = 64  # at most: sums are in registers
+_FEW_ROWS = 16  # the least of Triton's product
 _LEAST, _MOST = 16, 128  # bytes of a filter's row in one step
 _SUMS = 1 << 13  # of one row's products, which registers hold
 # Measured on an H200 with filters of 4,096 x 4,096, 12,288 x 4,096 and 4,096 x 12,288, at 2 to 16
@@ -102,14 +103,6 @@ def fits(columns: int, depth: int) -> bool:
     return max(columns, MOST_ROWS) * depth < _MOST_VALUES
 
 
-def takes(stored: Stored, rows: int) -> bool:
-    """Whether the kernel multiplies this number of rows by a filter, if it does nothing else.
-
-    XLA writes what is packed or scaled in blocks to memory as floats before it multiplies.
-    """
-    return rows <= (_MANY_ROWS if stored.runs > 1 or stored.block else _FEW_ROWS)
-
-
 class Tile(NamedTuple):
     """The rows and columns of one program."""
 
@@ -137,7 +130,7 @@ def tile(
         processors: of the GPU.
         splits: whether several programs may share a tile.
     """
-    height = 1 if rows == 1 else min(MOST_ROWS, max(_LEAST, _power(rows)))
+    height = 1 if rows == 1 else min(_TILE_ROWS, max(_LEAST, _power(rows)))
     if splits and 1 < rows <= _FEW_ROWS:
         return Tile(height, _COLUMNS)
     widths = (32, 16, 8, 4) if rows == 1 else (128, 64, 32, 16)
@@ -196,7 +189,7 @@ def products(
     if scale is not None and not normalizes(rows, depth, part.waves(rows, columns, processors)):
         x, scale = _reduced(normalized(x, scale, around.epsilon), around.operand), None
     plans = [_Form.of(s, f, x, around, part) for f, s in zip(filters, forms, strict=True)]
-    tiles = part.across(columns), -(-rows // part.rows)
+    tiles = -(-rows // part.rows), part.across(columns)
     steps = -(-filters[0].w.shape[1] // plans[0].step)
     shares = splits(math.prod(tiles), steps, processors) if is_alone else 1
     leaves, tree = jax.tree.flatten((x, scale, residual, tuple(filters)))
@@ -268,7 +261,7 @@ def _kernel(*refs: Any, tree: Any, forms: Sequence[_Form], around: Around, share
 
     x, scale, residual, filters = tree.unflatten(refs[: tree.num_leaves])
     results, part = refs[tree.num_leaves :], forms[0].tile
-    at, down, share = map(pl.program_id, range(3))
+    down, at, share = map(pl.program_id, range(3))
     row = down * part.rows + lax.iota(np.int32, part.rows)
     rows = _Rows(x, row, around, scale, None if scale is None else _inverse(x, row, around))
     first = 0

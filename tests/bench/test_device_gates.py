@@ -123,12 +123,16 @@ def test_batches_move_little_more_than_they_have_to(
 
 @pytest.mark.parametrize("graph", ["decoder_layers", "int4_decoder_layers"])
 def test_a_decoders_layer_has_four_kernels_of_products(gates: Any, graph: str) -> None:
-    """Two layers, and one or two kernels of each TANH; at most 1.15 times the ideal traffic."""
+    """Two layers, and one or two kernels of each TANH; at most 1.15 times the ideal traffic.
+
+    XLA normalizes many rows, by two kernels for each of four norms, and casts what it reads.
+    """
     lines = [r for r in gates.records(gates.results("compile_for_gpu")) if r["graph"] == graph]
-    assert {line["batch"] for line in lines} == {1, 16, 64}
+    assert {line["batch"] for line in lines} == {1, 16, 17, 64, 128, 512}
     for line in lines:
         assert line["kinds"]["own kernel"] == 8
-        assert line["kernels"] <= 12
+        assert "matrix product" not in line["kinds"]
+        assert line["kernels"] <= (12 if line["batch"] <= 64 else 24)
         assert line["captured"] == line["launches"]
         assert line["moved_mb"] <= 1.15 * line["least_mb"]
 

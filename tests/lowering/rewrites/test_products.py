@@ -178,9 +178,9 @@ def test_equals_separate_operators(part: str, kind: str, dtype: str, graph: Any)
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("slots", [3, 100])
+@pytest.mark.parametrize("slots", [3, 100, 513])
 def test_slots_are_rows(part: str, slots: int, graph: Any) -> None:
-    """A hundred are more than the kernel takes: XLA computes the same."""
+    """513 are more than the kernel takes: XLA computes the same."""
     content = graph.content(*PARTS[part](Layer(graph), graph.input(1, WIDTH)))
     partition = partition_of(content, gpu("float32"))
     assert len(fused(partition)) == 1
@@ -335,10 +335,10 @@ def test_other_devices_keep_them(part: str, context: LoweringContext, graph: Any
 def test_many_rows_and_small_filters_stay(
     part: str, graph: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = graph.content(*PARTS[part](Layer(graph), graph.input(65, WIDTH)))
+    content = graph.content(*PARTS[part](Layer(graph), graph.input(513, WIDTH)))
     assert not fused(partition_of(content, gpu()))
     few = type(graph)()
-    content = few.content(*PARTS[part](Layer(few), few.input(64, WIDTH)))
+    content = few.content(*PARTS[part](Layer(few), few.input(512, WIDTH)))
     assert fused(partition_of(content, gpu()))
     monkeypatch.setattr(stored_width, "MANY", 1 << 16)
     assert not fused(partition_of(content, gpu()))
