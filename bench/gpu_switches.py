@@ -28,7 +28,7 @@ from harness import append, gpu_facts, interleaved, last_line, ratios, spread
 
 import jaxdelegate as jd
 from jaxdelegate.demo.mobilenet import mobilenet_v1
-from jaxdelegate.options import EARLY_COPIES, GPU_LOOPS, PINNED_INPUTS
+from jaxdelegate.options import EARLY_COPIES, GPU_LOOPS, PINNED_INPUTS, SPLIT_PRODUCTS
 
 FLAGS = flags.FLAGS
 _TOKENS = 64
@@ -36,12 +36,16 @@ _TOKENS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Switch:
-    """An environment variable, its two values, and what is measured: "loops" or "copies"."""
+    """An environment variable, its two values, and what is measured: "loops" or "copies".
+
+    `rounds`: results may differ by rounding.
+    """
 
     variable: str
     off: str
     on: str
     measured: str
+    rounds: bool = False
 
 
 SWITCHES = {
@@ -49,6 +53,7 @@ SWITCHES = {
     "loop_unrolled": Switch(GPU_LOOPS, "host", "unrolled", "loops"),
     "early_copies": Switch(EARLY_COPIES, "0", "1", "copies"),
     "pinned_inputs": Switch(PINNED_INPUTS, "0", "1", "copies"),
+    "split_products": Switch(SPLIT_PRODUCTS, "0", "1", "copies", rounds=True),
 }
 
 
@@ -105,7 +110,7 @@ def measured(switch: Switch, make: Callable[[], Callable[[], Any]], rounds: int)
     off, on = (np.asarray(call()) for call in calls.values())
     times = interleaved(calls, rounds=rounds)
     ratio = ratios(times, switch.off)[switch.on]
-    is_equal = bool(np.array_equal(off, on))
+    is_equal = bool(np.allclose(off, on, rtol=0, atol=1e-5 if switch.rounds else 0))
     return {
         "ms": {value: spread([1e3 * t for t in own]) for value, own in times.items()},
         "ratio": ratio,

@@ -18,6 +18,7 @@ Preference = Literal["fast_single_answer", "sustained_speed", "balanced"]
 ComputeDtype = Literal["float32", "tensorfloat32", "float16", "bfloat16", "auto"]
 QuantMode = Literal["auto", "float_view", "integer"]
 GpuLoops = Literal["host", "tried", "graph", "unrolled"]
+KVCacheDtype = Literal["auto", "float32", "float16", "bfloat16", "int8_per_token_head"]
 
 # The environment variable that sets the default of the option native_kernels.
 NATIVE_KERNELS = "JAXDELEGATE_NATIVE_KERNELS"
@@ -25,6 +26,7 @@ NATIVE_KERNELS = "JAXDELEGATE_NATIVE_KERNELS"
 GPU_LOOPS = "JAXDELEGATE_GPU_LOOPS"
 EARLY_COPIES = "JAXDELEGATE_EARLY_COPIES"
 PINNED_INPUTS = "JAXDELEGATE_PINNED_INPUTS"
+SPLIT_PRODUCTS = "JAXDELEGATE_SPLIT_PRODUCTS"
 
 # Values in other tools -> our values, for error messages.
 _OTHER_VALUES = {
@@ -302,7 +304,7 @@ def native_kernels_by_default() -> bool | None:
 
 
 def is_on(switch: str) -> bool:
-    """Whether EARLY_COPIES or PINNED_INPUTS is set to 1; an OptionError: it is neither 0 nor 1."""
+    """Whether a switch other than GPU_LOOPS is set to 1; an OptionError: it is neither 0 nor 1."""
     return bool(_switch(switch))
 
 
@@ -311,6 +313,13 @@ def gpu_loops() -> GpuLoops:
     value: Any = os.environ.get(GPU_LOOPS) or "host"
     _check(GPU_LOOPS, value, GpuLoops)
     chosen: GpuLoops = value
+    return chosen
+
+
+def checked_kv_cache_dtype(value: Any) -> KVCacheDtype:
+    """A language model's `kv_cache_dtype`; an OptionError: it is none."""
+    _check("kv_cache_dtype", value, KVCacheDtype)
+    chosen: KVCacheDtype = value
     return chosen
 
 

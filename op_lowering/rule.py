@@ -33,8 +33,8 @@ class Lowered:
         layout: what the preparations depend on; operators with equal layouts share prepared
             constants whatever the shapes of their inputs. None: the input shapes.
         takes_reduced: `run` also accepts float32 inputs as float16 or bfloat16.
-        carries: the same of its inputs that are inputs of the program, which came so. A result that
-            is such an input, changed in part, has its dtype.
+        carries: the same of its inputs that are inputs of the program, which came so, or as a
+            `QuantizedCache`. A result that is such an input, changed in part, has its type.
         takes_dtypes: `run` has an argument `dtypes`, those in which the program stores the results,
             and returns them so.
         is_on_grid: its result is already on the context's grid.
@@ -82,6 +82,8 @@ class KernelSet:
         triton: the kernels for GPUs.
         mosaic: the kernel for TPUs.
         processors: a GPU's multiprocessors, by which its kernels choose tiles.
+        splits_products: on a GPU, 1x1 convolutions with fewer tiles than processors share each sum
+            among several programs.
     """
 
     cpu: bool = False
@@ -90,6 +92,7 @@ class KernelSet:
     triton: bool = False
     mosaic: bool = False
     processors: int = 132
+    splits_products: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

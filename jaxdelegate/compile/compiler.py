@@ -22,7 +22,12 @@ from jaxdelegate.compile.target import Target, compilation_module
 from jaxdelegate.compile.varying_shapes import VaryingShapes
 from jaxdelegate.errors import OptionError
 from jaxdelegate.kernels import library as kernels
-from jaxdelegate.options import DelegateOptions, native_kernels_by_default
+from jaxdelegate.options import (
+    SPLIT_PRODUCTS,
+    DelegateOptions,
+    is_on,
+    native_kernels_by_default,
+)
 from jaxdelegate.pjrt import client, jax_settings
 
 if TYPE_CHECKING:
@@ -122,6 +127,7 @@ class Compiler:
                 triton=self.options.native_kernels is not False and self.target.runs_triton,
                 mosaic=self.options.native_kernels is not False and self.platform == "tpu",
                 processors=self.target.processors or KernelSet.processors,
+                splits_products=bool(self._switches),
             ),
             program=ProgramTraits(
                 may_use_floats=self.options.quant_mode == "auto" and quant_mode == "integer",
@@ -340,14 +346,21 @@ class Compiler:
             "rewrites": sorted(self.rewrites),
             "model_token": self.options.model_token,
             "choices": self.choices_digest(),
+            **self._switches,
         }
+
+    @property
+    def _switches(self) -> dict[str, bool]:
+        """Those of the environment that change programs, if they are on."""
+        is_split = self.platform == "gpu" and is_on(SPLIT_PRODUCTS)
+        return {"split products": True} if is_split else {}
 
     def file_settings(self) -> dict[str, Any]:
         """What belongs to the keys of programs of a whole file in its shapes; needs no jax."""
         options = dataclasses.asdict(self.options) | {"platform": self.platform}
         for name in _NOT_IN_KEYS:
             del options[name]
-        return {"options": options, "choices": self.choices_digest()}
+        return {"options": options, "choices": self.choices_digest(), **self._switches}
 
     def choices_digest(self) -> str | None:
         """The digest of the tuner's stored choices; None if programs do not depend on them."""

@@ -39,9 +39,14 @@ Algorithms = Mapping[str, tuple[Layout, Run]]
 
 
 def float_algorithms(
-    platform: str, c: Convolution, *, can_transform: bool = False, is_clamped: bool = False
+    platform: str,
+    c: Convolution,
+    *,
+    can_transform: bool = False,
+    is_clamped: bool = False,
+    splits: bool = False,
 ) -> Algorithms:
-    """See `algorithm` for `is_clamped`.
+    """The default first. See `algorithm` for `is_clamped`, `KernelSet` for `splits`.
 
     `can_transform`: the filter is float32 and constant, so that sums of its values cost neither
     time nor precision.
@@ -53,6 +58,7 @@ def float_algorithms(
         default = transformed, winograd
     if platform == "gpu" and shares(c) > 1:
         ours.append((as_matrix, split_dot))
+        default = ours[-1] if splits and default == (as_matrix, dot) else default
     if platform == "cpu" and has_blocks(c):
         ours.append((by_block, tap_sum_by_block))
     return _named(default, *ours, *_possible(platform, c))

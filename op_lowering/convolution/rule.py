@@ -279,7 +279,13 @@ def _float_algorithms(
     operand = Arithmetic.of_convolution(context, tensors.x, tensors.w).operand
     can_transform = tensors.w.const is not None and operand == np.float32
     is_clamped = activation in _BOUNDED or operand == np.float16
-    return float_algorithms(context.platform, c, can_transform=can_transform, is_clamped=is_clamped)
+    return float_algorithms(
+        context.platform,
+        c,
+        can_transform=can_transform,
+        is_clamped=is_clamped,
+        splits=context.kernels.splits_products,
+    )
 
 
 def _arithmetic(context: LoweringContext, run: Run, c: Convolution, tensors: Tensors) -> Arithmetic:

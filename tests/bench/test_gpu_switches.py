@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.children import compiling_quickly
@@ -48,6 +49,17 @@ def test_both_values_are_made_and_compared(
     assert found["equal"] is are_equal
     assert [*found["ms"]] == seen
     assert found["recommended"] == "host" or are_equal
+
+
+def test_results_that_may_round_are_compared_with_a_tolerance(switches: Any) -> None:
+    for name, is_equal in (("split_products", True), ("early_copies", False)):
+        found = iter([np.float32(0.5), np.float32(0.500001)])
+
+        def make(values: Any = found) -> Callable[[], Any]:
+            value = next(values)
+            return lambda: value
+
+        assert switches.measured(switches.SWITCHES[name], make, 3)["equal"] is is_equal
 
 
 def run(out: Path, *arguments: str) -> list[dict[str, Any]]:

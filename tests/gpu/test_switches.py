@@ -12,7 +12,7 @@ import pytest
 import jaxdelegate as jd
 from jaxdelegate.demo.mobilenet import mobilenet_v1
 from jaxdelegate.host_memory import pinned_zeros
-from jaxdelegate.options import EARLY_COPIES, GPU_LOOPS, PINNED_INPUTS
+from jaxdelegate.options import EARLY_COPIES, GPU_LOOPS, PINNED_INPUTS, SPLIT_PRODUCTS
 from tests.gpu.on_device import NEEDS_DEVICE, PLATFORM
 
 pytestmark = NEEDS_DEVICE
@@ -38,9 +38,10 @@ def inferred(model: bytes) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "switches", [[EARLY_COPIES], [PINNED_INPUTS], [EARLY_COPIES, PINNED_INPUTS]]
+    "switches",
+    [[EARLY_COPIES], [PINNED_INPUTS], [EARLY_COPIES, PINNED_INPUTS], [SPLIT_PRODUCTS]],
 )
-def test_copies(monkeypatch: pytest.MonkeyPatch, switches: list[str]) -> None:
+def test_networks(monkeypatch: pytest.MonkeyPatch, switches: list[str]) -> None:
     """XLA may choose other kernels when it compiles again."""
     model = mobilenet_v1(size=SIZE, width=0.25)
     want = inferred(model)

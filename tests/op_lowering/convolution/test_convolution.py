@@ -306,6 +306,9 @@ def test_programs_of_a_gpu_share_a_long_sum_of_few_tiles(c: Convolution, count: 
     assert shares(c) == count
     assert ("split_dot" in float_algorithms("gpu", c)) == (count > 1)
     assert "split_dot" not in float_algorithms("cpu", c)
+    first = {next(iter(float_algorithms("gpu", c, is_clamped=True, splits=on))) for on in (0, 1)}
+    assert ("split_dot" in first) == (count > 1)
+    assert next(iter(float_algorithms("gpu", c, splits=True))) != "split_dot"  # cuDNN's epilogue
 
 
 @pytest.mark.parametrize("stride", [1, 2])

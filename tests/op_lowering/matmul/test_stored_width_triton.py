@@ -18,7 +18,7 @@ from jaxdelegate.op_lowering.common.packed_weights import Packed
 from jaxdelegate.op_lowering.matmul import stored_width_triton as kernel
 from jaxdelegate.op_lowering.matmul.stored_width_triton import Around, Filter, Stored, Tile
 from jaxdelegate.op_lowering.rule import KernelSet
-from jaxdelegate.options import DelegateOptions
+from jaxdelegate.options import SPLIT_PRODUCTS, DelegateOptions
 from tests.support.absent_gpu import lowered_for_gpu
 from tests.support.combinations import covering
 
@@ -266,3 +266,20 @@ def test_a_compiler_knows_the_processors(platform: str, device: dict[str, int], 
     target.platform = platform
     target.__dict__["device"] = type("Device", (), device)()
     assert Compiler(DelegateOptions(), target).context.kernels.processors == count
+
+
+@pytest.mark.parametrize(("platform", "value"), [("gpu", "1"), ("gpu", "0"), ("cpu", "1")])
+def test_a_switch_splits_products_on_a_gpu(
+    platform: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored programs with and without it differ in their keys."""
+    target, found = Target("cpu", 0), []
+    target.platform = platform
+    for each in ("", value):
+        monkeypatch.setenv(SPLIT_PRODUCTS, each)
+        compiler = Compiler(DelegateOptions(), target)
+        kernels = compiler.context.kernels
+        found.append((kernels, compiler.cache_settings(), compiler.file_settings()))
+    assert found[1][0].splits_products == ((platform, value) == ("gpu", "1"))
+    for before, now in zip(*found, strict=True):
+        assert (before != now) == found[1][0].splits_products
