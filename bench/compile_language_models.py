@@ -1,7 +1,7 @@
-"""The bytes of one decode step on an absent GPU or TPU.
+"""The bytes of one decode step, or of reading prompts, on an absent GPU or TPU.
 
     python bench/compile_language_models.py model.litertlm ... [--device=gpu,tpu] [--slots=1,16]
-        [--compute_dtype=float16] [--hlo=folder]
+        [--compute_dtype=float16] [--kv_cache_dtype=auto] [--prompt=191] [--hlo=folder]
         [--out=bench/results/compile_language_models.jsonl]
 
 XLA compiles the program that generates tokens as `jaxdelegate.lm` does, for an H100 or a TPU v5e.
@@ -13,6 +13,9 @@ engine. `ratio` is `step_mb` to what a step has to read: weights and caches, wit
 `copies` are whole caches that the loop copies. For a GPU there are also `kernels` and their
 `kinds`, `captured` of `launches` are in one of the `graphs` (CUDA graphs), and `loops` says how it
 runs loops (JAXDELEGATE_GPU_LOOPS).
+
+With --prompt it is the first program that reads prompts of so many tokens: `programs` says how many
+there are, and `prompts` how many slots it reads; `caches_mb` are those of these slots.
 """
 
 import dataclasses
@@ -35,7 +38,7 @@ from jaxdelegate.function import context
 from jaxdelegate.function import weights as function_weights
 from jaxdelegate.lm.computation import Computation
 from jaxdelegate.lm.language_model import LanguageModel, cache_dtype
-from jaxdelegate.lm.program_spec import ProgramSpec, cache_arrays
+from jaxdelegate.lm.program_spec import ProgramSpec, ProgramSpecs, cache_arrays
 from jaxdelegate.lm.sampling_params import Variant
 from jaxdelegate.options import DelegateOptions, gpu_loops
 from jaxdelegate.pjrt import client
@@ -45,6 +48,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("device", ["gpu", "tpu"], "What to compile for.")
 flags.DEFINE_list("slots", ["1", "16"], "Sequences at once.")
 flags.DEFINE_string("compute_dtype", "float16", "As JaxDelegate's option.")
+flags.DEFINE_string("kv_cache_dtype", "auto", "As lm.Engine's option.")
+flags.DEFINE_integer("prompt", 0, "Tokens of prompts, which are read; 0: decode steps.", 0)
 flags.DEFINE_string("hlo", None, "A folder for the optimized programs' texts.")
 flags.DEFINE_string("out", None, "A file to append JSON lines to.")
 
@@ -69,14 +74,26 @@ def opened(path: str, device: jax.Device, options: DelegateOptions) -> LanguageM
     part = bundle.models["prefill_decode"]
     model = LanguageModel(part, path, others, {"platform": "cpu"}, None, ":nocache")
     compiler = absent_device.AbsentCompiler(options, absent_device.Described(device))
-    model.graph = dataclasses.replace(model.graph, cache_dtype=cache_dtype(compiler))
+    dtype = cache_dtype(compiler, FLAGS.kv_cache_dtype)
+    model.graph = dataclasses.replace(model.graph, cache_dtype=dtype)
     return model
 
 
+def spec_of(model: LanguageModel, platform: str, slots: int) -> tuple[ProgramSpec, dict[str, Any]]:
+    """The program, with the longest caches, and what its line says of it."""
+    graph = model.graph
+    if not FLAGS.prompt:
+        return ProgramSpec("decode", graph.decode.key, slots, graph.capacity, (0,), Variant()), {}
+    specs = ProgramSpecs(graph, slots, (0,), platform)
+    step, *rest = specs.plan(FLAGS.prompt)
+    spec = specs.prefill(step, graph.capacity, specs.prompts(step))
+    found = {"prompt": FLAGS.prompt, "step": step, "programs": 1 + len(rest)}
+    return spec, {**found, "prompts": spec.prompts}
+
+
 def compiled(
-    model: LanguageModel, device: jax.Device, slots: int, options: DelegateOptions
+    model: LanguageModel, device: jax.Device, spec: ProgramSpec, options: DelegateOptions
 ) -> Program:
-    """The program that generates tokens greedily, with the longest caches."""
     graph = model.graph
     view = dataclasses.replace(model._view, prepared=options)
 
@@ -85,7 +102,6 @@ def compiled(
     ) -> absent_device.AbsentCompiler:
         return absent_device.AbsentCompiler(options, absent_device.Described(device), **more)
 
-    spec = ProgramSpec("decode", graph.decode.key, slots, graph.capacity, (0,), Variant())
     with (
         mock.patch.object(context, "Compiler", compiler),
         mock.patch.object(function_weights, "ModelWeights", _Shapes),
@@ -101,12 +117,12 @@ def launched(text: str, thunks: str) -> dict[str, Any]:
     return {**own, **hlo_text.captured(thunks)}
 
 
-def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, Any]:
+def measured(model: LanguageModel, program: Program, spec: ProgramSpec) -> dict[str, Any]:
     executable: Any = program.executable
-    shapes = cache_arrays(model.graph, slots, model.graph.capacity)
+    shapes = cache_arrays(model.graph, spec.prompts if FLAGS.prompt else spec.slots, spec.length)
     own = sum(np.prod(shape) * dtype.itemsize for shape, dtype in shapes)
     weights = sum(np.prod(a.shape) * a.dtype.itemsize for a in program.weights)
-    tables = _table_bytes(model)
+    tables = _table_bytes(model, spec.step)
     text = executable.as_text()
     whole = {",".join(map(str, shape)) for shape, _ in shapes}
     return {
@@ -120,10 +136,10 @@ def measured(model: LanguageModel, program: Program, slots: int) -> dict[str, An
     }
 
 
-def _table_bytes(model: LanguageModel) -> int:
-    """Bytes of the constants that lookups read, in the decode step and embedders."""
+def _table_bytes(model: LanguageModel, step: str) -> int:
+    """Bytes of the constants that lookups read, in a step and embedders."""
     found = 0
-    for part, key in model.graph.keys(model.graph.decode.key).items():
+    for part, key in model.graph.keys(step).items():
         graph = model._models[part]
         signature = next(s for s in graph.signatures if s.key == key)
         subgraph = graph.subgraphs[signature.subgraph]
@@ -146,14 +162,16 @@ def main(argv: list[str]) -> None:
                 model = opened(path, device, options)
                 for slots in map(int, FLAGS.slots):
                     head = {"bench": "compile_language_models", "bundle": Path(path).name}
-                    head |= {"slots": slots, "compute_dtype": FLAGS.compute_dtype}
+                    spec, said = spec_of(model, name, slots)
+                    head |= {"slots": slots, "compute_dtype": FLAGS.compute_dtype, **said}
+                    head["kv_cache_dtype"] = FLAGS.kv_cache_dtype
                     there = f"{device.device_kind}, which was not there"
-                    program = compiled(model, device, slots, options)
+                    program = compiled(model, device, spec, options)
                     if FLAGS.hlo:
                         Path(FLAGS.hlo).mkdir(parents=True, exist_ok=True)
                         text = Path(FLAGS.hlo) / f"{Path(path).stem}_{name}_{slots}.txt"
                         text.write_text(program.executable.as_text(), encoding="utf-8")
-                    found = measured(model, program, slots)
+                    found = measured(model, program, spec)
                     if name == "gpu":
                         thunks = absent_device.taken_thunks(Path(dumps))
                         found |= launched(program.executable.as_text(), thunks)

@@ -137,8 +137,7 @@ class DelegateOptions:
     quant_mode: QuantMode = _option(
         "auto",
         "Quantized operators run in integers, or in fake-quantized floats (float_view). auto: in "
-        "integers where these are faster on a CPU, in floats on other devices and in "
-        "jaxdelegate.load.",
+        "integers where these are faster on a CPU, in floats elsewhere and in jaxdelegate.load.",
         keyed=True,
     )
     rewrites: str = _option(

@@ -11,6 +11,7 @@ import numpy as np
 from jaxdelegate.errors import TensorError
 from jaxdelegate.function.records import Params
 from jaxdelegate.model.records import Tensor
+from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.pjrt import client
@@ -80,6 +81,8 @@ def fitting(tensor: Tensor, x: Any, io: str, *, may_be_symbolic: bool = False) -
 
     `io`: as that of `Mode`.
     """
+    if io == "reduced" and isinstance(x, QuantizedCache):
+        return x
     dtype = dtype_of(tensor, io)
     array = x if isinstance(x, jax.Array | np.ndarray) else _as_array(x, dtype)
     if dtype.hasobject and array.dtype.kind in "SU":  # the DelegationError says more of strings

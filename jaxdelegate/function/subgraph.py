@@ -271,7 +271,7 @@ class SubgraphFunction:
         values = dict(zip((*partition.outputs, *partition.states), results, strict=True))
         known.update(values)
         new = {**states, **{self._states.names[i]: values[i] for i in partition.states}}
-        return tuple(jnp.asarray(known[i]) for i in self.outputs), new
+        return tuple(jax.tree.map(jnp.asarray, known[i]) for i in self.outputs), new
 
     def _float_call(
         self, partition: LoweredPartition, weights: Mapping[Weight, Any], values: Sequence[Any]

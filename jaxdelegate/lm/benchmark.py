@@ -38,6 +38,7 @@ class Benchmark(AbstractBenchmark):
         *,
         options: Mapping[str, Any] | None = None,
         activation_data_type: ActivationDataType | None = None,
+        kv_cache_dtype: str = "auto",
         **unsupported: Any,
     ) -> None:
         """Nothing is opened yet.
@@ -53,6 +54,7 @@ class Benchmark(AbstractBenchmark):
             prompt: cut or filled with zeros to `prefill_tokens`.
             options: of JaxDelegate.
             activation_data_type: as in `Engine`.
+            kv_cache_dtype: as in `Engine`.
             **unsupported: other arguments of `litert_lm`; None and False are accepted.
 
         Raises:
@@ -85,6 +87,7 @@ class Benchmark(AbstractBenchmark):
             cache_dir=cache_dir,
             enable_speculative_decoding=enable_speculative_decoding,
             activation_data_type=activation_data_type,
+            kv_cache_dtype=kv_cache_dtype,
         )
         self._init_seconds = 0.0
 

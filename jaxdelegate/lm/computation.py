@@ -4,7 +4,7 @@ Caches are donated, so that programs change them in place.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ from jaxdelegate.lm.program_spec import (
     ScoreOutput,
     SlotArrays,
     arguments,
+    cache_arrays,
     host_inputs,
     packed,
     results,
@@ -37,12 +38,13 @@ from jaxdelegate.lm.sampler import Chosen, most_likely, next_token
 from jaxdelegate.lm.sampling_params import SamplingArrays
 from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.slicing.rule import ONE_SEQUENCE
 from jaxdelegate.program import Program
 from jaxdelegate.xla import loops
 from jaxdelegate.xla.options import platform_of
 
-Caches = dict[str, jax.Array]
+Caches = dict[str, Any]  # arrays, or a QuantizedCache
 _SLOT_ARRAYS = len(SlotArrays._fields)
 
 
@@ -85,7 +87,7 @@ class Computation(Compilation):
             arguments(graph, spec, step),
             {"": {name: info.shape for name, info in inputs.items()}},
             results=len(results(graph, spec)),
-            donated=len(graph.carried),
+            donated=len(cache_arrays(graph, spec.slots, spec.length)),
         )
 
 
@@ -146,11 +148,20 @@ class _Traced:
         """The new caches, then the other results as one array."""
         *ours, flat = arrays
         values = unpacked(flat, host_inputs(self._graph, self._spec, self._one))
-        # Adapters go where caches go, and are not returned. A copy has none.
-        both = zip([*self._graph.carried, *self._graph.adapters], ours, strict=False)
-        new, *others = self._run(params, dict(both), *values)
-        carried = (new[name] for name in self._graph.carried)
+        new, *others = self._run(params, self._named(ours), *values)
+        carried = jax.tree.leaves([new[name] for name in self._graph.carried])
         return (*carried, *([packed(jnp, others)] if others else ()))
+
+    def _named(self, arrays: Sequence[Any]) -> Caches:
+        """Caches, and the factors of adapters, which are not returned; a copy has none."""
+        graph, rest = self._graph, iter(arrays)
+        caches = {
+            name: next(rest)
+            if graph.elements_axis(name) is None
+            else QuantizedCache(next(rest), next(rest))
+            for name in graph.carried
+        }
+        return {**caches, **dict(zip(graph.adapters, rest, strict=False))}
 
     # ---- of one sequence
 
@@ -185,8 +196,14 @@ class _Traced:
         inputs |= self._placed(step.places, step.inputs, start, count)
         inputs |= {name: caches[name] for name in step.adapters}
         outputs = self._applies[""](params[""], inputs)
-        carried = {n: downcast(outputs.pop(n), graph.dtype(n)) for n in step.states}
+        carried = {n: self._as_carried(n, outputs.pop(n)) for n in step.states}
         return {**caches, **carried}, outputs
+
+    def _as_carried(self, name: str, x: Any) -> Any:
+        axis = self._graph.elements_axis(name)
+        if axis is None:
+            return downcast(x, self._graph.dtype(name))
+        return x if isinstance(x, QuantizedCache) else QuantizedCache.of(x, axis)
 
     def _placed(self, places: Places, inputs: Any, start: Any, count: Any) -> dict[str, jax.Array]:
         graph, length = self._graph, self._spec.length
@@ -225,10 +242,14 @@ class _Traced:
             return (new,)
         if self._spec.prompts > 1:
             # Rows without a prompt are beyond the slots: what they compute is dropped.
-            own = {name: cache.at[slot].get(mode="clip") for name, cache in caches.items()}
+            own = jax.tree.map(lambda cache: cache.at[slot].get(mode="clip"), caches)
             step = functools.partial(self._step, params)
             news, _ = jax.vmap(step)(own, *values)
-            return ({n: caches[n].at[slot].set(new, mode="drop") for n, new in news.items()},)
+
+            def put(cache: jax.Array, new: jax.Array) -> jax.Array:
+                return cache.at[slot].set(new, mode="drop")
+
+            return (jax.tree.map(put, {name: caches[name] for name in news}, news),)
         new, _ = self._step(params, _of_slot(caches, slot), *values)
         return (_with_slot(caches, slot, new),)
 
@@ -479,11 +500,15 @@ def _repeated(step: Callable[[Any], Any], count: int, state: Any) -> Any:
 
 
 def _of_slot(caches: Mapping[str, Any], slot: Any) -> Caches:
-    return {name: lax.dynamic_index_in_dim(c, slot, 0, False) for name, c in caches.items()}
+    found: Caches = jax.tree.map(
+        lambda c: lax.dynamic_index_in_dim(c, slot, 0, False), dict(caches)
+    )
+    return found
 
 
 def _with_slot(caches: Mapping[str, Any], slot: Any, new: Mapping[str, Any]) -> Caches:
-    return {
-        name: lax.dynamic_update_index_in_dim(caches[name], value, slot, 0)
-        for name, value in new.items()
-    }
+    put = functools.partial(lax.dynamic_update_index_in_dim, axis=0)
+    found: Caches = jax.tree.map(
+        lambda c, value: put(c, value, slot), {name: caches[name] for name in new}, dict(new)
+    )
+    return found

@@ -99,6 +99,7 @@ class Engine(AbstractEngine):
         activation_data_type: ActivationDataType | None = None,
         lora_rank_config: LoraRankConfig | None = None,
         batch_invariant: bool = False,
+        kv_cache_dtype: str = "auto",
         **unsupported: Any,
     ) -> None:
         """Open a bundle. Programs are compiled when they are first needed.
@@ -125,6 +126,9 @@ class Engine(AbstractEngine):
                 the bundle's model takes. None: with none, unless all of its signatures take them.
             batch_invariant: whether answers of `generate`, and their log probabilities, are bit for
                 bit those of each prompt alone: see [equal answers](../lm.md#equal-answers).
+            kv_cache_dtype: of float32 KV caches: "float32", "float16", "bfloat16" or
+                "int8_per_token_head". "auto": on a GPU as `compute_dtype`, else float32. See
+                [KV caches](../lm.md#kv-caches).
             **unsupported: other arguments of `litert_lm.Engine`; None and False are accepted.
 
         Raises:
@@ -165,6 +169,7 @@ class Engine(AbstractEngine):
             attention=self._attention(),
             soft_size=self.contents.size,
             lora_rank=0 if lora_rank_config is None else lora_rank_config.rank,
+            kv_cache_dtype=kv_cache_dtype,
         )
         self._adapters: LruCache[Hashable, Adapter] = LruCache(_MOST_ADAPTERS)
         super().__init__(

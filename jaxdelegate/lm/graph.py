@@ -123,7 +123,8 @@ class LanguageGraph:
         why_no_drafter: why; empty: it has one.
         hidden_size: elements of the hidden state of a token; 0: the model has none to return.
         updates_caches: whether `decode` writes the entries of its token, and keeps the others.
-        cache_dtype: in which programs have float32 caches; None: in float32.
+        cache_dtype: in which programs have float32 caches; None: in float32. In int8 each entry
+            of a token and head has a scale, where the graph says which dimension has tokens.
         soft_size: elements of the embedding of a soft token; 0: prompts have no soft tokens.
         adapters: the factors of the LoRA adapter of one sequence, by name; empty: it has none.
     """
@@ -195,9 +196,27 @@ class LanguageGraph:
 
     def dtype(self, name: str) -> np.dtype:
         """The dtype in which programs have one of `carried`."""
-        own = self.carried[name].dtype
-        is_reduced = self.cache_dtype is not None and is_cache(name) and own == np.float32
-        return self.cache_dtype if is_reduced and self.cache_dtype is not None else own
+        own, dtype = self.carried[name].dtype, self.cache_dtype
+        if dtype is None or not is_cache(name) or own != np.float32:
+            return own
+        return own if dtype == np.int8 and self.elements_axis(name) is None else dtype
+
+    def elements_axis(self, name: str) -> int | None:
+        """The dimension of a cache that holds the elements of an entry, if it has scales."""
+        info, tokens = self.carried[name], self.axes.get(name)
+        is_float = is_cache(name) and info.dtype == np.float32
+        if self.cache_dtype != np.int8 or not is_float or tokens is None:
+            return None
+        last = len(info.shape) - 1
+        return {last - 1: last, last: last - 1}.get(tokens)
+
+    def arrays(self, name: str, length: int) -> list[tuple[Shape, np.dtype]]:
+        """The arrays of one of `carried` at one of these lengths: one, or values and scales."""
+        shape, axis = self.shape(name, length), self.elements_axis(name)
+        values = shape, self.dtype(name)
+        if axis is None:
+            return [values]
+        return [values, ((*shape[:axis], 1, *shape[axis + 1 :]), np.dtype(np.float32))]
 
     def resized(self, inputs: Mapping[str, TensorInfo], length: int) -> Mapping[str, TensorInfo]:
         """The inputs of a signature for caches of another length."""

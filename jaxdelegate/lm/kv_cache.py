@@ -42,7 +42,7 @@ class KVCache:
     Attributes:
         slots: how many sequences it holds.
         length: of the arrays, in tokens.
-        arrays: on the device, in the order of `LanguageGraph.carried`.
+        arrays: on the device, as `cache_arrays` lists them.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxdelegate.errors import JaxDelegateError, ModelError
+from jaxdelegate.errors import JaxDelegateError, ModelError, OptionError
 from jaxdelegate.lm.device_model import DeviceModel, open_models
 from jaxdelegate.lm.hidden_states import with_hidden_states
 from jaxdelegate.lm.magic_numbers import is_magic, with_number
@@ -15,7 +15,9 @@ from jaxdelegate.lm.model_file import signature_of
 from jaxdelegate.lm.places import Attention
 from jaxdelegate.lm.program_spec import Array, ProgramSpec, results, signatures
 from jaxdelegate.lm.signatures import language_graph
-from jaxdelegate.op_lowering.dtypes import HALVES
+from jaxdelegate.op_lowering.dtypes import DTYPES, HALVES
+from jaxdelegate.op_lowering.records.enums import TensorType
+from jaxdelegate.options import checked_kv_cache_dtype
 from jaxdelegate.text import printable
 from jaxdelegate.xla import loops
 
@@ -35,12 +37,14 @@ class LengthError(Exception):
     """A signature cannot be computed with caches of this length."""
 
 
-def cache_dtype(compiler: Compiler) -> np.dtype | None:
-    """The dtype in which programs have float32 caches; None: float32.
+def cache_dtype(compiler: Compiler, asked: str = "auto") -> np.dtype | None:
+    """The dtype in which programs have float32 caches; None: float32. `asked`: see `Engine`.
 
-    On a GPU in the dtype in which they compute: a step reads all of its caches, and products would
-    round them nevertheless. An automatic choice of that dtype does not measure this.
+    By itself on a GPU that in which they compute: a step reads all of its caches, and products
+    would round them nevertheless. An automatic choice of that dtype does not measure this.
     """
+    if checked_kv_cache_dtype(asked) != "auto":
+        return DTYPES[TensorType[asked.partition("_")[0].upper()]]
     if compiler.platform != "gpu" or compiler.checks_precision:
         return None
     storage = compiler.context.precision.storage
@@ -65,6 +69,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
         attention: Attention = Attention(),  # noqa: B008 (immutable)
         soft_size: int = 0,
         lora_rank: int = 0,
+        kv_cache_dtype: str = "auto",
     ) -> None:
         """Read the model; nothing is compiled yet.
 
@@ -78,6 +83,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             attention: what the bundle declares.
             soft_size: see `LanguageGraph`.
             lora_rank: see `language_graph`.
+            kv_cache_dtype: see `Engine`.
 
         Raises:
             ModelError: it is not a model that generates text, or takes no such embeddings.
@@ -92,10 +98,12 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             graph,
             hidden_size=decode.hidden_size,
             updates_caches=decode.updates_states,
-            cache_dtype=cache_dtype(models.compiler),
+            cache_dtype=cache_dtype(models.compiler, kv_cache_dtype),
             soft_size=soft_size,
         )
         self._check_soft_size(name)
+        if kv_cache_dtype != "auto":
+            self._check_caches(name, kv_cache_dtype)
         drafter = self.graph.drafter
         steps = [self.graph.decode.key, *([] if drafter is None else [drafter.verify.key])]
         used = sorted({part for step in steps for part in self.graph.keys(step)})
@@ -108,6 +116,7 @@ class LanguageModel(DeviceModel[ProgramSpec]):
                 "has drafter": drafter is not None,
                 **({"soft size": soft_size} if soft_size else {}),
                 **({"LoRA rank": lora_rank} if lora_rank else {}),
+                **({"KV caches": kv_cache_dtype} if kv_cache_dtype != "auto" else {}),
                 "loops": loops.form_on(models.compiler.target.runtime.device),
             },
         )
@@ -122,6 +131,14 @@ class LanguageModel(DeviceModel[ProgramSpec]):
             raise ModelError(
                 f"{printable(name)}: expected a model that takes embeddings of "
                 f"{self.graph.soft_size} elements, as encoders return, got {size or 'none'}"
+            )
+
+    def _check_caches(self, name: str, kv_cache_dtype: str) -> None:
+        graph = self.graph
+        if all(graph.dtype(cache) != graph.cache_dtype for cache in graph.states):
+            raise OptionError(
+                f"kv_cache_dtype: {printable(name)} has no caches that could be {kv_cache_dtype}; "
+                "leave it out"
             )
 
     def _keys(self, spec: ProgramSpec) -> Mapping[str, str]:

@@ -530,7 +530,7 @@ class ModelRunner:
             return [*self.cache.on(runtime, spec.length), *adapters, flat]
 
         found, runtime = self._model.run(spec, arguments)
-        count = len(self.graph.carried)
+        count = len(self.cache.arrays)
         self.cache.replace(runtime, spec.length, found[:count])
         if not found[count:]:
             return []

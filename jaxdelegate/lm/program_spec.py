@@ -1,9 +1,9 @@
 """What the programs of a language model do, and the arrays that they take and return.
 
 All have sequences in slots, with a leading axis of arrays. A program takes weights, the caches in
-the order of `LanguageGraph.carried`, the factors of LoRA adapters in that of `adapters` there, then
-the host's arrays as one (`packed`); it returns the caches, then what the host reads, as one too.
-Each array costs a GPU a copy of its own.
+the order of `LanguageGraph.carried`, each perhaps with its scales, the factors of LoRA adapters in
+that of `adapters` there, then the host's arrays as one (`packed`); it returns the caches, then what
+the host reads, as one too. Each array costs a GPU a copy of its own.
 """
 
 import dataclasses
@@ -291,7 +291,8 @@ def signatures(graph: LanguageGraph, spec: ProgramSpec) -> dict[str, str]:
 def cache_arrays(graph: LanguageGraph, slots: int, length: int) -> list[Array]:
     """The caches of all slots; one slot has no such axis, which would make XLA copy them."""
     ahead = (slots,) if slots > 1 else ()
-    return [((*ahead, *graph.shape(name, length)), graph.dtype(name)) for name in graph.carried]
+    arrays = (array for name in graph.carried for array in graph.arrays(name, length))
+    return [((*ahead, *shape), dtype) for shape, dtype in arrays]
 
 
 def adapter_arrays(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:

@@ -18,6 +18,7 @@ from jaxdelegate.errors import JaxDelegateError, LoweringError
 from jaxdelegate.lowering import fake_quantization, mixed_precision
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.fusion_barrier import fusion_barrier
+from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import FLOAT32, PrecisionPolicy
@@ -40,6 +41,10 @@ def naming(operator: Operator) -> Iterator[None]:
             f"node {operator.index} ({printable(operator.name)}): its registered rule raised "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _is_carried(x: Any) -> bool:
+    return isinstance(x, QuantizedCache) or x.dtype in HALVES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,14 +219,14 @@ class LoweredPartition:
         }
 
     def _carried(self, step: LoweredOperator, arrays: Sequence[Any]) -> set[tuple[Any, ...]]:
-        """Outputs of the program that may stay in reduced precision, with their types.
+        """Outputs of the program that may stay in reduced precision or int8, with their types.
 
         They are inputs that came so, changed in part: caches of language models.
         """
         if not (step.lowered.takes_reduced or step.lowered.carries):
             return set()
         pairs = zip(step.inputs, arrays, strict=True)
-        came = [a for s, a in pairs if s in self.inputs and a.dtype in HALVES]
+        came = [a for s, a in pairs if s in self.inputs and _is_carried(a)]
         return {(i, a.shape, a.dtype) for i in step.outputs if i in self.outputs for a in came}
 
     def _read_by(
@@ -235,9 +240,12 @@ class LoweredPartition:
             return None
         if isinstance(source, int):
             value, spec = known[source], self.specs[source]
-            is_carried = step.lowered.carries and source in self.inputs
-            may_stay = step.lowered.takes_reduced or is_carried
-            return value if may_stay else mixed_precision.upcast(value, spec)
+            if step.lowered.carries and source in self.inputs:
+                return value
+            if step.lowered.takes_reduced:
+                is_cache = isinstance(value, QuantizedCache)
+                return value.astype(self.precision.storage) if is_cache else value
+            return mixed_precision.upcast(value, spec)
         return self._as_read(source, weights)
 
     def _as_read(self, weight: Weight, weights: Mapping[Weight, Any]) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxdelegate.model.records import Operator
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.downcast import upcast as finite
+from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.options import record_of
 from jaxdelegate.op_lowering.precision import FLOAT32, PrecisionPolicy
@@ -113,7 +114,8 @@ def moves_reduced(
 
 def is_as_declared(result: Any, spec: Any, *, may_be_reduced: bool) -> bool:
     """Whether `result` has the shape of `spec`, and its dtype or, if allowed, a reduced one."""
-    is_reduced = may_be_reduced and spec.dtype == FLOAT32 and result.dtype in HALVES
+    is_short = result.dtype in HALVES or isinstance(result, QuantizedCache)
+    is_reduced = may_be_reduced and spec.dtype == FLOAT32 and is_short
     return tuple(result.shape) == tuple(spec.shape) and (result.dtype == spec.dtype or is_reduced)
 
 

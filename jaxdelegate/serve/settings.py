@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.options import DelegateOptions
+from jaxdelegate.options import DelegateOptions, KVCacheDtype, checked_kv_cache_dtype
 
 # The keys in lm/warm_up.py, which takes long to import.
 WARM_KINDS = (
@@ -69,6 +69,10 @@ class ServeSettings:
         False,
         "Whether the answers of language models depend on no other request, not even by rounding.",
     )
+    kv_cache_dtype: KVCacheDtype = setting(
+        "auto",
+        "The dtype of language models' KV caches; auto: float32, on a GPU --jax_compute_dtype.",
+    )
     # Files by names; they are of the same rank, and for the only language model.
     lora: Mapping[str, str] = dataclasses.field(
         default_factory=dict,
@@ -105,6 +109,7 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        checked_kv_cache_dtype(self.kv_cache_dtype)
         unknown = [kind for kind in self.warm if kind not in WARM_KINDS]
         if unknown or isinstance(self.warm, str):
             got = repr(self.warm) if isinstance(self.warm, str) else repr(unknown[0])

@@ -19,6 +19,7 @@ FLAGS = (
     Flag("max_num_tokens", int, None, "run, benchmark: of prompt and answer, at most.", lower=1),
     Flag("cache_dir", str, None, "run, benchmark: for compiled programs; :nocache: not stored."),
     Flag("speculative_decoding", str, None, "run, benchmark: use the drafter.", _BOOLEAN),
+    Flag("kv_cache_dtype", str, None, "run, benchmark: float16, int8_per_token_head, ..."),
     Flag("prompt", str, None, "run: a single prompt; its answer is printed."),
     Flag("image", str, None, "run: a file for the first message; repeatable.", repeats=True),
     Flag("audio", str, None, "run: a sound for the first message; repeatable.", repeats=True),

@@ -65,6 +65,7 @@ def _engine_arguments(values: flags.FlagValues) -> dict[str, Any]:
         "options": options,
         "cache_dir": values.cache_dir,
         "enable_speculative_decoding": drafts,
+        "kv_cache_dtype": values.kv_cache_dtype or "auto",
     }
 
 

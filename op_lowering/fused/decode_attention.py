@@ -1,11 +1,13 @@
 """Attention of a decode step with its caches, which only rewrites create: one kernel on a GPU."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
+from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.dtypes import HALVES
 from jaxdelegate.op_lowering.fused import decode_attention_triton
 from jaxdelegate.op_lowering.fused.options import DecodeAttentionOptions
@@ -82,26 +84,39 @@ def _largest(scale: TensorSpec | None) -> float:
 
 
 def _lower(op: Op[DecodeAttentionOptions]) -> Function:
-    form, shapes = _form(op), [spec.shape for spec in op.outputs]
+    form = _form(op)
     sizes = {
         "keys": _cache_shape(form, is_last=form.keys_last),
         "values": _cache_shape(form, is_last=form.values_last),
     }
+    scales = dict.fromkeys(decode_attention_triton.SCALES.values(), (form.heads, form.length))
+    ends = {"place": (), **scales}
 
     def step(*arrays: jax.Array | None) -> tuple[jax.Array, ...]:
         named = dict(zip(_NAMES, arrays, strict=True))
+        caches = {name: named[name] for name in sizes}
+        named |= _in_two(caches)
         shared = {n: x if x is None else x.reshape(-1) for n, x in named.items() if "_" in n}
         own = {
-            name: x
-            if x is None
-            else x.reshape(1, *sizes.get(name, (-1,) if name != "place" else ()))
+            name: x if x is None else x.reshape(1, *sizes.get(name, ends.get(name, (-1,))))
             for name, x in named.items()
             if name not in shared
         }
-        results = decode_attention_triton.decode_attention(form, {**own, **shared})
-        return tuple(y.reshape(shape) for y, shape in zip(results, shapes, strict=True))
+        y, *new = decode_attention_triton.decode_attention(form, {**own, **shared})
+        leaves, tree = jax.tree.flatten(tuple(caches.values()))
+        after = (each.reshape(leaf.shape) for each, leaf in zip(new, leaves, strict=True))
+        return y.reshape(op.outputs[0].shape), *jax.tree.unflatten(tree, after)
 
-    return Lowered(step, {}, takes_reduced=True)
+    return Lowered(step, {}, takes_reduced=True, carries=True)
+
+
+def _in_two(caches: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of quantized caches, by the kernel's names."""
+    found = {}
+    for name, cache in caches.items():
+        if isinstance(cache, QuantizedCache):
+            found |= {name: cache.values, decode_attention_triton.SCALES[name]: cache.scales}
+    return found
 
 
 def _cache_shape(form: decode_attention_triton.Form, *, is_last: bool) -> Sequence[int]:

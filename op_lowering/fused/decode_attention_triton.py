@@ -6,6 +6,8 @@ the first to the last place that the mask shows. Where slots and heads are too f
 processors, several programs share the places, and XLA merges their sums. Like the other kernels it
 cannot be differentiated, so the context must allow it.
 
+Caches may be int8, with a scale for each place and head (`QuantizedCache`).
+
 Tests run it in Pallas' interpreter and compile it for an H100; it never ran on a GPU.
 """
 
@@ -23,6 +25,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from jaxdelegate.op_lowering.common.downcast import downcast
+from jaxdelegate.op_lowering.common.quantized_cache import quantized
 from jaxdelegate.op_lowering.common.triton_support import expect_deprecation
 from jaxdelegate.op_lowering.dtypes import HALVES
 
@@ -37,6 +40,8 @@ _LEAST = np.float32(np.finfo(np.float32).min)
 
 Arrays = Mapping[str, jax.Array]
 _SHARED = ("q_scale", "k_scale", "v_scale")  # the same for all slots
+SCALES = {"keys": "keys.scales", "values": "values.scales"}  # of int8 caches
+_CACHES = (*SCALES, *SCALES.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +109,7 @@ def hidden_below(bound: float | None) -> float:
     return 2.0 ** math.ceil(math.log2(2.1 * bound + 128))
 
 
-def decode_attention(
-    form: Form, arrays: Mapping[str, jax.Array | None]
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def decode_attention(form: Form, arrays: Mapping[str, jax.Array | None]) -> tuple[jax.Array, ...]:
     """The result and both caches with the new entries; `jax.vmap` over slots is one kernel.
 
     The caches' entries of places that the mask hides may be anything, also NaN.
@@ -117,14 +120,15 @@ def decode_attention(
             [slots, heads * size]; keys and values, the caches, [slots, heads, length, size], or
             places last; mask [slots, length], added to logits; place, int32 [slots], where the new
             entries are, clamped; cos and sin, [slots, size], of the angles by which element i is
-            rotated with element i + size / 2; q_scale, k_scale and v_scale, [size], or None.
+            rotated with element i + size / 2; q_scale, k_scale and v_scale, [size], or None. Of
+            int8 caches also SCALES, float32 [slots, heads, length].
 
     Returns:
-        [slots, heads * queries * size] in the form's dtype; the caches in theirs.
+        [slots, heads * queries * size] in the form's dtype; the caches in theirs, and SCALES.
     """
     present = {name: array for name, array in arrays.items() if array is not None}
     shared = {name: present.pop(name) for name in _SHARED if name in present}
-    y: tuple[jax.Array, jax.Array, jax.Array] = _by_slots(form)(present, shared)
+    y: tuple[jax.Array, ...] = _by_slots(form)(present, shared)
     return y
 
 
@@ -142,10 +146,12 @@ def _by_slots(form: Form) -> Any:
             arrays,
         )
         if any(jax.tree.leaves(batched[1])):  # each item has scales of its own
-            return lax.map(lambda each: call(*each), whole), (True,) * 3
+            found = lax.map(lambda each: call(*each), whole)
+            return found, (True,) * len(found)
         flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in whole[0].items()}
         results = call(flat, arrays[1])
-        return tuple(y.reshape(size, -1, *y.shape[1:]) for y in results), (True,) * 3
+        found = tuple(y.reshape(size, -1, *y.shape[1:]) for y in results)
+        return found, (True,) * len(found)
 
     return call
 
@@ -155,8 +161,8 @@ def _called(form: Form, own: Arrays, shared: Arrays) -> tuple[jax.Array, ...]:
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
     arrays = {**own, **shared}
-    keys, values = arrays["keys"], arrays["values"]
-    slots, names = len(keys), [*arrays]
+    caches = {name: arrays[name] for name in _CACHES if name in arrays}
+    slots, names = len(arrays["keys"]), [*arrays]
     launch = Launch.of(slots, form)
     heads = form.heads * form.queries
     results = [jax.ShapeDtypeStruct((slots, heads * form.size), form.dtype)]  # type: ignore[no-untyped-call]
@@ -167,15 +173,16 @@ def _called(form: Form, own: Arrays, shared: Arrays) -> tuple[jax.Array, ...]:
     expect_deprecation()
     call = pl.pallas_call(
         functools.partial(_kernel, form=form, names=names, launch=launch),
-        out_shape=[*(jax.ShapeDtypeStruct(c.shape, c.dtype) for c in (keys, values)), *results],  # type: ignore[no-untyped-call]
+        out_shape=[*(jax.ShapeDtypeStruct(c.shape, c.dtype) for c in caches.values()), *results],  # type: ignore[no-untyped-call]
         grid=(slots, form.heads, launch.splits),
-        input_output_aliases={names.index("keys"): 0, names.index("values"): 1},
+        input_output_aliases={names.index(name): i for i, name in enumerate(caches)},
         compiler_params=triton.CompilerParams(num_warps=launch.warps, num_stages=2),
         name="decode_attention",
     )
-    new_keys, new_values, *sums = call(*arrays.values())
+    found = call(*arrays.values())
+    new, sums = found[: len(caches)], found[len(caches) :]
     y = sums[0] if launch.splits == 1 else downcast(_merged(*sums), form.dtype, infinities=False)
-    return y.reshape(slots, -1), new_keys, new_values
+    return y.reshape(slots, -1), *new
 
 
 def _merged(sums: jax.Array, totals: jax.Array, tops: jax.Array) -> jax.Array:
@@ -193,10 +200,13 @@ def _merged(sums: jax.Array, totals: jax.Array, tops: jax.Array) -> jax.Array:
 
 def _kernel(*refs: Any, form: Form, names: Sequence[str], launch: Launch) -> None:
     program = _Program(form, dict(zip(names, refs, strict=False)), launch)
-    new_keys, new_values, *results = refs[len(names) :]
+    caches = [name for name in _CACHES if name in names]
+    new = dict(zip(caches, refs[len(names) :], strict=False))
+    results = refs[len(names) + len(caches) :]
     queries = [program.head("q", program.number * form.queries + i) for i in range(form.queries)]
-    key = program.write(new_keys, program.head("k", program.number), is_last=form.keys_last)
-    value = program.write(new_values, program.head("v", program.number), is_last=form.values_last)
+    key, value = program.head("k", program.number), program.head("v", program.number)
+    key = program.write(new, "keys", key, is_last=form.keys_last)
+    value = program.write(new, "values", value, is_last=form.values_last)
     program.finish(results, program.attended(queries, key, value))
 
 
@@ -250,16 +260,25 @@ class _Program:
         x: jax.Array = self._triton.load(ref, mask=mask, other=other)
         return x.astype(np.float32)
 
-    def write(self, cache: Any, x: jax.Array, *, is_last: bool) -> jax.Array:
+    def write(self, new: Mapping[str, Any], name: str, x: jax.Array, *, is_last: bool) -> jax.Array:
         """Write a new entry; returns it as the cache has it.
 
         Programs of other parts may read its place meanwhile, and discard it.
         """
-        stored = _narrowed(x, np.dtype(cache.dtype))
+        cache, scales, is_first = new[name], new.get(SCALES[name]), self._part == 0
         at = (self._lane, self._place) if is_last else (self._place, self._lane)
-        mask = self._is_lane & (self._part == 0)
-        self._triton.store(cache.at[self._slot, self.number, *at], stored, mask=mask)
-        return stored.astype(np.float32)
+        if scales is None:
+            stored = _narrowed(x, np.dtype(cache.dtype))
+            entry = stored.astype(np.float32)
+        else:
+            largest = jnp.max(jnp.where(self._is_lane, jnp.abs(x), np.float32(0)))
+            stored, scale = quantized(x, largest)
+            entry = stored.astype(np.float32) * scale
+            ref = scales.at[self._slot, self.number, self._place]
+            self._triton.store(ref, scale, mask=is_first)
+        ref = cache.at[self._slot, self.number, *at]
+        self._triton.store(ref, stored, mask=self._is_lane & is_first)
+        return entry
 
     def attended(self, queries: Sequence[jax.Array], key: jax.Array, value: jax.Array) -> _Sums:
         """The sums over this program's places; the first part has the new place, too."""
@@ -338,10 +357,12 @@ class _Program:
         All of the block is loaded: a mask that differs from place to place would make it load
         elements of values one by one.
         """
-        lane, at = self._lane[None], at[:, None]
-        index = (lane, at) if is_last else (at, lane)
+        lane, row, is_place = self._lane[None], at[:, None], at < self._form.length
+        index = (lane, row) if is_last else (row, lane)
         ref = self._refs[name].at[self._slot, self.number, *index]
-        x = self._loaded(ref, (at < self._form.length) & self._is_lane[None])
+        x = self._loaded(ref, is_place[:, None] & self._is_lane[None])
+        if (scales := self._refs.get(SCALES[name])) is not None:
+            x *= self._loaded(scales.at[self._slot, self.number, at], is_place)[:, None]
         return jnp.where(is_shown[:, None], x, np.float32(0))
 
     def finish(self, results: Sequence[Any], sums: _Sums) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jax.custom_batching import custom_vmap
 from jaxdelegate.op_lowering.common.downcast import downcast
 from jaxdelegate.op_lowering.common.fusion_barrier import fused_alone, traced_once
 from jaxdelegate.op_lowering.common.movement import integers, why_not_axis
+from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.common.signature import ANY, KNOWN, MOVED, WHOLE, moving_rule
 from jaxdelegate.op_lowering.records.record import NoOptions, Options
 from jaxdelegate.op_lowering.rule import Function, Lowered, LoweringContext, Op, first_reason, table
@@ -296,8 +298,13 @@ def _lower_dynamic_update_slice(op: Op[NoOptions]) -> Function:
 
     updated = _update_of(op.context, x.shape)
 
-    def dynamic_update_slice(x: jax.Array, update: jax.Array, start: jax.Array) -> tuple[jax.Array]:
+    def dynamic_update_slice(x: Any, update: jax.Array, start: jax.Array) -> tuple[Any]:
         start = jnp.clip(start, np.zeros_like(last), last)
+        if isinstance(x, QuantizedCache):
+            if last[x.axis]:  # a part of an entry, which would change its scale
+                return (updated(x.astype(update.dtype), update, start),)
+            new = QuantizedCache.of(update, x.axis)
+            return (QuantizedCache(*(updated(*pair, start) for pair in zip(x, new, strict=True))),)
         return (updated(x, downcast(update, x.dtype), start),)
 
     return Lowered(dynamic_update_slice, {}, carries=True)

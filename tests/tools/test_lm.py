@@ -257,12 +257,13 @@ def test_run_passes_flags_on(
     assert len(drawn) == 2
     flags = (
         "--backend=cpu", "--jax_quant_mode=integer", "--max-num-tokens=99",
-        "--cache-dir=:nocache", "--speculative-decoding=false",
+        "--cache-dir=:nocache", "--speculative-decoding=false", "--kv-cache-dtype=float32",
     )  # fmt: skip
     assert run_tool("lm", "run", model, "--prompt=hello", *flags).out == usual
     assert opened[-1] == {
         "backend": Backend.CPU(), "options": {"quant_mode": "integer"}, "max_num_tokens": 99,
         "cache_dir": ":nocache", "enable_speculative_decoding": False,
+        "kv_cache_dtype": "float32",
     }  # fmt: skip
 
 

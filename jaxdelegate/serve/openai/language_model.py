@@ -189,6 +189,7 @@ class LanguageModel(TextModel):
             max_num_tokens=settings.max_num_tokens,
             enable_speculative_decoding=settings.speculative_decoding,
             batch_invariant=settings.batch_invariant,
+            kv_cache_dtype=settings.kv_cache_dtype,
             lora_rank_config=LoraRankConfig(self._rank()) if settings.lora else None,
             **self._engine_options(),
         )

@@ -1,16 +1,24 @@
 """The kernel of a decode step's attention, in Pallas' interpreter, against float64 in numpy."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
+from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.fused import decode_attention, decode_attention_triton
-from jaxdelegate.op_lowering.fused.decode_attention_triton import Form, Launch, hidden_below
+from jaxdelegate.op_lowering.fused.decode_attention_triton import (
+    SCALES,
+    Form,
+    Launch,
+    hidden_below,
+)
 from jaxdelegate.op_lowering.options import DecodeAttentionOptions
 from jaxdelegate.op_lowering.precision import BFLOAT16
 from jaxdelegate.op_lowering.rule import KernelSet, LoweringContext, Op
@@ -82,7 +90,9 @@ def prepared(f: Form, arrays: Arrays, name: str, slot: int) -> np.ndarray:
     return x * arrays["cos"][slot] + np.concatenate([-two, one], -1) * arrays["sin"][slot]
 
 
-def expected(f: Form, arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def expected(
+    f: Form, arrays: Arrays, *, is_written: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     caches = [arrays["keys"].copy(), arrays["values"].copy()]
     by_place = [
         x.swapaxes(2, 3) if is_last else x
@@ -90,7 +100,7 @@ def expected(f: Form, arrays: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarra
     ]
     results = []
     for slot, place in enumerate(arrays["place"]):
-        for name, cache in zip("kv", by_place, strict=True):
+        for name, cache in zip("kv", by_place, strict=True) if not is_written else ():
             cache[slot, :, place] = prepared(f, arrays, name, slot)
         mask = arrays["mask"][slot].astype(np.float64)
         shown = mask > MASKED / 2
@@ -157,6 +167,49 @@ IN_MAKE_TEST = "gemma4", "neither last", "a long mask"
 def test_families(family: str) -> None:
     f = FAMILIES[family]
     check(f, example(f, [f.length - 1, f.length // 2, 1]))
+
+
+def example_in_int8(f: Form, places: list[int]) -> Arrays:
+    """The scales of unfilled places are NaN."""
+    arrays = example(f, places)
+    for name, is_last in (("keys", f.keys_last), ("values", f.values_last)):
+        cache = QuantizedCache.of(jnp.asarray(arrays[name]), 2 if is_last else 3)
+        arrays[name] = np.asarray(cache.values)
+        arrays[SCALES[name]] = np.asarray(cache.scales).reshape(len(places), f.heads, f.length)
+    return arrays
+
+
+def reals(f: Form, arrays: Mapping[str, Any]) -> Arrays:
+    """float64 caches of int8 ones."""
+    found = {}
+    for name, is_last in zip(SCALES, (f.keys_last, f.values_last), strict=True):
+        scales = np.expand_dims(arrays[SCALES[name]], 2 if is_last else 3)
+        with np.errstate(invalid="ignore"):  # of NaN
+            found[name] = np.float64(arrays[name]) * scales
+    return found
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma4", "keys last", "one place more than a block"])
+def test_int8_caches(family: str) -> None:
+    """New entries are within half a step; the result is that of the entries as stored."""
+    f = FAMILIES[family]
+    arrays = example_in_int8(f, [f.length - 1, f.length // 2, 1])
+    y, *new = run(f, arrays)
+    after = dict(zip((*SCALES, *SCALES.values()), new, strict=True))
+    stored, before = reals(f, after), reals(f, arrays)
+    _, *caches = expected(f, arrays | before)
+    for name, is_last, exact in zip(SCALES, (f.keys_last, f.values_last), caches, strict=True):
+        assert after[name].dtype == np.int8
+        step = np.expand_dims(after[SCALES[name]], 2 if is_last else 3)
+        assert np.nanmax(np.abs(stored[name] - exact) / step) < 0.501
+        assert np.isfinite(stored[name]).sum() == np.isfinite(exact).sum()
+        axis = 3 if is_last else 2
+        for slot, place in enumerate(arrays["place"]):
+            kept = np.delete(np.arange(f.length), place)
+            pair = (np.take(x[slot], kept, axis - 1) for x in (stored[name], before[name]))
+            np.testing.assert_array_equal(*pair)
+    want, *_ = expected(f, arrays | stored, is_written=True)
+    np.testing.assert_allclose(y, want, rtol=0, atol=TOLERANCES[FLOAT32])
 
 
 @pytest.mark.parametrize("hidden", [1e9, 200.0])
