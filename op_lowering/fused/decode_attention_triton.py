@@ -41,7 +41,7 @@ _LEAST = np.float32(np.finfo(np.float32).min)
 Arrays = Mapping[str, jax.Array]
 _SHARED = ("q_scale", "k_scale", "v_scale")  # the same for all slots
 SCALES = {"keys": "keys.scales", "values": "values.scales"}  # of int8 caches
-_CACHES = (*SCALES, *SCALES.values())
+CACHES = tuple(name for pair in SCALES.items() for name in pair)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +124,8 @@ def decode_attention(form: Form, arrays: Mapping[str, jax.Array | None]) -> tupl
             int8 caches also SCALES, float32 [slots, heads, length].
 
     Returns:
-        [slots, heads * queries * size] in the form's dtype; the caches in theirs, and SCALES.
+        [slots, heads * queries * size] in the form's dtype; the caches in theirs, each with its
+        scales.
     """
     present = {name: array for name, array in arrays.items() if array is not None}
     shared = {name: present.pop(name) for name in _SHARED if name in present}
@@ -161,7 +162,7 @@ def _called(form: Form, own: Arrays, shared: Arrays) -> tuple[jax.Array, ...]:
     from jax.experimental.pallas import triton  # noqa: PLC0415
 
     arrays = {**own, **shared}
-    caches = {name: arrays[name] for name in _CACHES if name in arrays}
+    caches = {name: arrays[name] for name in CACHES if name in arrays}
     slots, names = len(arrays["keys"]), [*arrays]
     launch = Launch.of(slots, form)
     heads = form.heads * form.queries
@@ -200,7 +201,7 @@ def _merged(sums: jax.Array, totals: jax.Array, tops: jax.Array) -> jax.Array:
 
 def _kernel(*refs: Any, form: Form, names: Sequence[str], launch: Launch) -> None:
     program = _Program(form, dict(zip(names, refs, strict=False)), launch)
-    caches = [name for name in _CACHES if name in names]
+    caches = [name for name in CACHES if name in names]
     new = dict(zip(caches, refs[len(names) :], strict=False))
     results = refs[len(names) + len(caches) :]
     queries = [program.head("q", program.number * form.queries + i) for i in range(form.queries)]

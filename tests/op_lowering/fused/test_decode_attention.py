@@ -14,6 +14,7 @@ from jax.experimental import pallas as pl
 from jaxdelegate.op_lowering.common.quantized_cache import QuantizedCache
 from jaxdelegate.op_lowering.fused import decode_attention, decode_attention_triton
 from jaxdelegate.op_lowering.fused.decode_attention_triton import (
+    CACHES,
     SCALES,
     Form,
     Launch,
@@ -195,7 +196,7 @@ def test_int8_caches(family: str) -> None:
     f = FAMILIES[family]
     arrays = example_in_int8(f, [f.length - 1, f.length // 2, 1])
     y, *new = run(f, arrays)
-    after = dict(zip((*SCALES, *SCALES.values()), new, strict=True))
+    after = dict(zip(CACHES, new, strict=True))
     stored, before = reals(f, after), reals(f, arrays)
     _, *caches = expected(f, arrays | before)
     for name, is_last, exact in zip(SCALES, (f.keys_last, f.values_last), caches, strict=True):
@@ -379,8 +380,9 @@ def test_what_masks_hide_is_known_of_normalized_heads() -> None:
     assert {hidden_below(x) for x in (1e30, np.inf, np.nan)} == {1e9}
 
 
+@pytest.mark.parametrize("has_scales", [False, True])
 def test_it_is_one_kernel_that_changes_the_caches_in_place(
-    monkeypatch: pytest.MonkeyPatch,
+    has_scales: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pl, "pallas_call", pl.pallas_call.func)  # type: ignore[attr-defined]
     step = RULE.lower(op())
@@ -389,9 +391,34 @@ def test_it_is_one_kernel_that_changes_the_caches_in_place(
     ]
     axes = [0 if i not in (7, 8) else None for i in range(len(arrays))]
     arrays[7] = arrays[8] = np.ones(16, np.float32)
+    if has_scales:  # of keys [2, 64, 16] and of values [2, 16, 64]
+        arrays[3], arrays[4] = (
+            QuantizedCache(x.astype(np.int8), x.max(axis, keepdims=True))
+            for x, axis in ((arrays[3], -1), (arrays[4], -2))
+        )
     text = lowered_for_gpu(jax.vmap(step, axes), *arrays)
     assert text.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == 1
-    assert text.count("#stablehlo.output_operand_alias") == 2
+    assert text.count("#stablehlo.output_operand_alias") == (4 if has_scales else 2)
+
+
+def test_int8_caches_keep_their_scales() -> None:
+    """Keys have the new key at place 0, whatever the order of the kernel's results."""
+    example = op(epsilons=(0.0, 0.0, 0.0))
+    arrays: list[Any] = [None if s is None else np.ones(s.shape, s.dtype) for s in example.inputs]
+    arrays[1], arrays[2] = 127 * arrays[1], 254 * arrays[2]
+    arrays[3], arrays[4] = (
+        QuantizedCache.of(jnp.asarray(arrays[i]), axis) for i, axis in ((3, -1), (4, -2))
+    )
+    arrays[5], arrays[7:9] = np.int32(0), [None, None]
+    arrays[11] = 0 * arrays[11]  # the sine: nothing is turned
+    with jax.enable_x64(True):
+        _, *caches = jax.jit(RULE.lower(example).__call__)(*arrays)
+    (keys, values), steps = caches, (1.0, 2.0)
+    for scales, step in ((keys.scales[0, 0, :, 0], steps[0]), (values.scales[0, 0, 0], steps[1])):
+        np.testing.assert_allclose(scales[0], step, rtol=1e-6)
+        np.testing.assert_allclose(scales[1:], 1 / 127, rtol=1e-6)
+    assert (keys.values == 127).all()
+    assert (values.values == 127).all()
 
 
 def test_reduced_caches_stay_reduced() -> None:
