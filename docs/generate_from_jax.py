@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxdelegate.conversion.interpreting import PRIMITIVES
+from jaxdelegate.conversion.primitives import PRIMITIVES
 
 PAGE = Path(__file__).parent / "from_jax.md"
 RESULTS = PAGE.parents[1] / "bench" / "results" / "from_jax.jsonl"

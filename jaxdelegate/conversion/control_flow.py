@@ -8,24 +8,27 @@ import numpy as np
 
 from jaxdelegate.conversion.emitter import BOOL, Emitter
 from jaxdelegate.conversion.graph import Complex, Graph, Key, Shape, Value, in_parts, stored_dtype
+from jaxdelegate.conversion.interpreting import Lower, Primitive, run
 from jaxdelegate.conversion.movement import starts_of
-from jaxdelegate.conversion.table import Primitive
 from jaxdelegate.op_lowering.options import GatherOptions, IfOptions, WhileOptions
 
 _UNROLLED_STEPS = 8  # at most; and
 _UNROLLED_OPERATORS = 200  # equations in all steps
-Run = Callable[..., list[Value]]
+Body = Callable[[Emitter, Sequence[Any]], Any]
 
 
-def _cond(e: Emitter, index: Value, *operands: Value, branches: Any, run: Run, **_: Any) -> Any:
+def _cond(e: Emitter, index: Value, *operands: Value, branches: Any, **_: Any) -> Any:
+    bodies = [_body(jaxpr) for jaxpr in branches]
     if isinstance(index.data, np.ndarray):
-        return run(e, branches[int(np.clip(index.data, 0, len(branches) - 1))], operands)
-    if len(branches) == 1:
-        return run(e, branches[0], operands)
+        return bodies[int(np.clip(index.data, 0, len(branches) - 1))](e, operands)
     which = _condition(index)
     if which is not None and len(branches) == 2:
-        return _if(e, which, operands, branches[1], branches[0], run)
-    return _switch(e, index, operands, list(branches), run)
+        return _if(e, which, operands, bodies[1], bodies[0])
+    return _switch(e, index, operands, bodies)
+
+
+def _body(jaxpr: Any) -> Body:
+    return lambda e, inputs: run(e, jaxpr, inputs)
 
 
 def _platform(e: Emitter, *, platforms: Sequence[Any], **_: Any) -> Value:
@@ -44,58 +47,47 @@ def _condition(index: Value) -> Value | None:
     return index if index.dtype == BOOL else None
 
 
-def _switch(e: Emitter, index: Value, operands: Any, branches: list[Any], run: Run) -> Any:
+def _switch(e: Emitter, index: Value, operands: Sequence[Any], bodies: list[Body]) -> Any:
     """A chain of conditions: is it the first branch, or the second ..."""
-    if len(branches) == 1:
-        return run(e, branches[0], operands)
+    if len(bodies) == 1:
+        return bodies[0](e, operands)
     is_first = e.compute("LESS_EQUAL", index, e.like(index, 0), dtype=BOOL)
-    if len(branches) == 2:
-        return _if(e, is_first, operands, branches[0], branches[1], run)
+    if len(bodies) == 2:
+        return _if(e, is_first, operands, *bodies)
 
-    def others(inner: Emitter, values: Sequence[Value]) -> Any:
+    def others(inner: Emitter, values: Sequence[Any]) -> Any:
         shifted = inner.compute("SUB", values[0], inner.like(values[0], 1))
-        return _switch(inner, shifted, values[1:], branches[1:], run)
+        return _switch(inner, shifted, values[1:], bodies[1:])
 
-    def first(inner: Emitter, values: Sequence[Value]) -> Any:
-        return run(inner, branches[0], values[1:])
-
-    def call(inner: Emitter, branch: Any, values: Sequence[Value]) -> Any:
-        return branch(inner, values)
-
-    return _if(e, is_first, (index, *operands), first, others, call)
+    return _if(e, is_first, (index, *operands), lambda i, v: bodies[0](i, v[1:]), others)
 
 
-def _if(e: Emitter, which: Value, operands: Any, yes: Any, no: Any, run: Run) -> list[Value]:
+def _if(e: Emitter, which: Value, operands: Sequence[Any], yes: Body, no: Body) -> list[Any]:
     variable = [v for v in operands if not v.is_constant]
+
+    def with_constants(body: Body) -> Body:
+        def inner(e: Emitter, inputs: Sequence[Any]) -> Any:
+            rest = iter(inputs)
+            return body(e, [v if v.is_constant else next(rest) for v in operands])
+
+        return inner
+
     graphs = {}
-    for option, branch in (("then_subgraph_index", yes), ("else_subgraph_index", no)):
-        graphs[option], tree = subgraph(
-            e, option.split("_")[0], variable, _with_constants(run, branch, operands)
-        )
+    for name, body in (("then", yes), ("else", no)):
+        graph, tree = subgraph(e, name, variable, with_constants(body))
+        graphs[f"{name}_subgraph_index"] = graph
     results = [(v.shape, v.dtype) for v in graphs["then_subgraph_index"].outputs]
     inputs = [which, *jax.tree.leaves(variable)]
     return _unflattened(tree, e.node("IF", inputs, results, IfOptions(), graphs=graphs))
 
 
-def _with_constants(run: Run, branch: Any, operands: Sequence[Value]) -> Any:
-    """A branch on the operands that are not constant."""
-
-    def body(inner: Emitter, inputs: Sequence[Value]) -> list[Value]:
-        rest = iter(inputs)
-        return run(inner, branch, [v if v.is_constant else next(rest) for v in operands])
-
-    return body
-
-
-def subgraph(
-    e: Emitter, name: str, like: Sequence[Any], body: Callable[[Emitter, list[Any]], Any]
-) -> tuple[Graph, Any]:
+def subgraph(e: Emitter, name: str, like: Sequence[Any], body: Body) -> tuple[Graph, Any]:
     """A graph with inputs like these values, and the tree of its outputs, which are its tensors.
 
     Complex arrays and keys are two tensors each.
     """
     leaves, tree = jax.tree.flatten(list(like))
-    graph = Graph(f"{e.scope}/{name}")
+    graph = Graph(f"{e.place.scope}/{name}")
     graph.inputs = [Value(v.shape, v.dtype, f"{name}_{i}") for i, v in enumerate(leaves)]
     inner = e.under(graph)
     results = list(map(in_parts, body(inner, _unflattened(tree, graph.inputs))))
@@ -109,7 +101,7 @@ def _unflattened(tree: Any, leaves: Sequence[Value]) -> list[Any]:
 
 def _while(
     e: Emitter, *inputs: Value, cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int,
-    body_nconsts: int, run: Run, **_: Any,
+    body_nconsts: int, **_: Any,
 ) -> list[Value]:  # fmt: skip
     split = cond_nconsts + body_nconsts
     cond_consts, body_consts = inputs[:cond_nconsts], inputs[cond_nconsts:split]
@@ -151,7 +143,7 @@ def loop(
 
 
 def _scan(
-    e: Emitter, *inputs: Value, jaxpr: Any, length: int, reverse: bool, run: Run, **more: Any
+    e: Emitter, *inputs: Value, jaxpr: Any, length: int, reverse: bool, **more: Any
 ) -> list[Value]:
     num_consts, num_carry = more["num_consts"], more["num_carry"]
     split = num_consts + num_carry
@@ -185,7 +177,7 @@ def _count(jaxpr: Any) -> int:
 
 
 def _unrolled(
-    e: Emitter, body: Run, order: Sequence[int], carry: Sequence[Value], xs: Sequence[Value]
+    e: Emitter, body: Any, order: Sequence[int], carry: Sequence[Value], xs: Sequence[Value]
 ) -> list[Value]:
     count, rows = len(carry), {}
     for step in order:
@@ -230,7 +222,7 @@ def _stacked(e: Emitter, stack: Any, y: Any, at: Value) -> Any:
     return e.op("DYNAMIC_UPDATE_SLICE", inputs, stack.shape, stack.dtype)
 
 
-def _call(e: Emitter, *inputs: Value, run: Run, **params: Any) -> list[Value]:
+def _call(e: Emitter, *inputs: Value, **params: Any) -> list[Value]:
     """What JAX calls with its derivatives, or compiles at once: its content."""
     named = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
     return run(e, next(p for p in named if p is not None), inputs)
@@ -240,10 +232,16 @@ _CALLS = (
     "jit", "pjit", "closed_call", "core_call", "remat2", "remat", "checkpoint", "custom_jvp_call",
     "custom_vjp_call", "custom_vjp_call_jaxpr", "composite",
 )  # fmt: skip
+
+
+def _runs(name: str, operators: str, lower: Lower, condition: str = "") -> Primitive:
+    return Primitive(name, operators, lower, condition, calls=True)
+
+
 PRIMITIVES = (
-    Primitive("cond", "IF", _cond, "more than two branches: one IF in the other"),
-    Primitive("platform_index", "none: the branch for any platform", _platform),
-    Primitive("while", "WHILE", _while, "shapes stay as they are"),
-    Primitive("scan", "WHILE, GATHER", _scan, "at most 8 small steps are written one by one"),
-    *(Primitive(name, "none: its content", _call) for name in _CALLS),
+    _runs("cond", "IF", _cond, "more than two branches: one IF in the other"),
+    _runs("platform_index", "none: the branch for any platform", _platform),
+    _runs("while", "WHILE", _while, "shapes stay as they are"),
+    _runs("scan", "WHILE, GATHER", _scan, "at most 8 small steps are written one by one"),
+    *(_runs(name, "none: its content", _call) for name in _CALLS),
 )

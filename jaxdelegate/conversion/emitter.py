@@ -1,12 +1,14 @@
 """Adds operators to a graph; what has only constants is computed at once."""
 
+import contextlib
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from jaxdelegate.conversion.errors_at import refuse
+from jaxdelegate.conversion.errors_at import Place
 from jaxdelegate.conversion.graph import Graph, Node, Shape, Value, constant
 from jaxdelegate.conversion.ranges import is_int32
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
@@ -26,8 +28,9 @@ _NUMBERS = frozenset((F32, I32, I64))
 _KERNELS_BY_DTYPES = {
     frozenset((F32,)): "SQUARE EXP LOG SQRT RSQRT SIN COS TANH LOGISTIC FLOOR CEIL ROUND ATAN2",
     frozenset((F32, I32)): "ABS SIGN DIV POW FLOOR_DIV SQUARED_DIFFERENCE ARG_MAX ARG_MIN TOPK_V2",
-    _NUMBERS: "ADD SUB MUL MAXIMUM MINIMUM NEG FLOOR_MOD LESS LESS_EQUAL GREATER GREATER_EQUAL "
+    _NUMBERS: "ADD SUB MAXIMUM MINIMUM NEG FLOOR_MOD LESS LESS_EQUAL GREATER GREATER_EQUAL "
     "CUMSUM SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN",
+    _NUMBERS | {np.dtype(np.uint32)}: "MUL",
     _NUMBERS | {BOOL}: "EQUAL NOT_EQUAL",
 }
 KERNELS = {op: dtypes for dtypes, ops in _KERNELS_BY_DTYPES.items() for op in ops.split()}
@@ -47,19 +50,40 @@ _WIDER = {
 class Emitter:
     """Writes the operators of one primitive after the other into a graph."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.scope = ""
+    def __init__(self, graph: Graph, table: Mapping[str, Any]) -> None:
+        """`table` are the records of all primitives by their names."""
+        self.graph, self.table = graph, table
         self.eqn: Any = None
-        self.frame: Any = None  # of the user's code
+        self.place = Place()
+        self._is_own = False
+
+    @contextlib.contextmanager
+    def at(self, eqn: Any) -> Iterator[None]:
+        """While it is open, the operators are those of an equation."""
+        before = self.eqn, self.place
+        self.eqn, self.place = eqn, self.place if self._is_own else self.place.of(eqn)
+        yield
+        self.eqn, self.place = before
+
+    @contextlib.contextmanager
+    def as_own(self) -> Iterator[None]:
+        """While it is open, equations are no code of the user, but a part of the present one."""
+        before, self._is_own = self._is_own, True
+        yield
+        self._is_own = before
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the (first) result of the equation."""
+        return tuple(self.eqn.outvars[0].aval.shape)
 
     def refuse(self, reason: str, remedy: str) -> NoReturn:
-        refuse(self.eqn, self.frame, reason, remedy)
+        self.place.refuse(reason, remedy)
 
     def under(self, graph: Graph) -> "Emitter":
         """An emitter for a subgraph that an operator calls."""
-        other = Emitter(graph)
-        other.scope, other.eqn, other.frame = self.scope, self.eqn, self.frame
+        other = copy.copy(self)
+        other.graph = graph
         return other
 
     # ---- operators
@@ -73,7 +97,9 @@ class Emitter:
         **more: Any,
     ) -> list[Value]:
         """Add an operator whose results have these shapes and dtypes."""
-        outputs = [Value(tuple(s), np.dtype(d), f"{self.scope}/{op.lower()}") for s, d in results]
+        outputs = [
+            Value(tuple(s), np.dtype(d), f"{self.place.scope}/{op.lower()}") for s, d in results
+        ]
         node = Node(op, list(inputs), outputs, options, **more)
         for output in outputs:
             output.node = node

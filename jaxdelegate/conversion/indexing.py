@@ -3,15 +3,15 @@
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxdelegate.conversion.elementwise import aligned, choose
 from jaxdelegate.conversion.emitter import BOOL, I32, Emitter
-from jaxdelegate.conversion.graph import Graph, Value, constant
+from jaxdelegate.conversion.graph import Graph, Value
+from jaxdelegate.conversion.interpreting import Lower, Primitive, write
 from jaxdelegate.conversion.movement import clamped
-from jaxdelegate.conversion.ranges import range_of
-from jaxdelegate.conversion.table import Lower, Primitive
 from jaxdelegate.op_lowering.options import GatherOptions, StablehloScatterOptions
 
 
@@ -33,6 +33,15 @@ class _Window:
         self.batch_at = [i for i in range(rank) if i not in self.offsets]
 
     @property
+    def has_one_index(self) -> bool:
+        return len(self.index_map) == 1
+
+    @property
+    def most(self) -> Any:
+        """The largest start that is inside, or those of several."""
+        return self.limits[0] if self.has_one_index else np.asarray(self.limits)
+
+    @property
     def result_order(self) -> np.ndarray:
         """From [*batch, *window] to the dimensions of the result."""
         return np.argsort([*self.batch_at, *self.offsets])
@@ -48,22 +57,19 @@ class _Window:
         return self.index_map[0] if one and whole and not self.batching else None
 
 
-def _are_bounded(indices: Value, w: _Window) -> bool:
-    """Whether all windows are known to be inside."""
-    if isinstance(indices.data, np.ndarray):
-        return bool(np.all((indices.data >= 0) & (indices.data <= np.asarray(w.limits))))
-    low, high = range_of(indices)
-    return low >= 0 and high <= min(w.limits, default=0)
+def _is_inside(e: Emitter, indices: Value, w: _Window) -> Value | None:
+    """Whether a window at each start is inside; bool [*batch]. None: all are known to be."""
+    clipped = clamped(e, indices, w.most)
+    if clipped is indices or (indices.is_constant and np.array_equal(clipped.data, indices.data)):
+        return None
+    is_same = e.compute("EQUAL", clipped, indices, dtype=BOOL)
+    return is_same if w.has_one_index else e.reduce("REDUCE_ALL", is_same, [indices.rank - 1])
 
 
-def _out_of_bounds(e: Emitter, indices: Value, limits: list[int]) -> Value:
-    """Whether a window at each start is not inside; bool [*batch]."""
-    inside = e.compute(
-        "LOGICAL_AND",
-        e.compute("GREATER_EQUAL", indices, e.like(indices, 0), dtype=BOOL),
-        e.compute("LESS_EQUAL", indices, e.const(limits, indices.dtype), dtype=BOOL),
-    )
-    return e.compute("LOGICAL_NOT", e.reduce("REDUCE_ALL", inside, [indices.rank - 1]))
+def _indices_of(e: Emitter, indices: Value, w: _Window) -> Value:
+    """[*batch], or [*batch, several]."""
+    indices = indices if indices.dtype == np.int64 else e.cast(indices, I32)
+    return e.reshape(indices, w.batch) if w.has_one_index else indices
 
 
 def _gather(
@@ -71,18 +77,14 @@ def _gather(
     fill_value: Any, **_: Any,
 ) -> Value:  # fmt: skip
     w = _Window(x.shape, indices.shape, slice_sizes, dimension_numbers)
-    if indices.dtype != np.int64:
-        indices = e.cast(indices, I32)
-    bounded = _are_bounded(indices, w)
-    fills = mode.name == "FILL_OR_DROP" and not bounded
-    inside = indices if bounded else clamped(e, indices, np.asarray(w.limits))
-    result = _gathered(e, x, inside, w)
-    if not fills:
+    indices = _indices_of(e, indices, w)
+    result = _gathered(e, x, clamped(e, indices, w.most), w)
+    is_inside = _is_inside(e, indices, w) if mode.name == "FILL_OR_DROP" else None
+    if is_inside is None:
         return result
-    outside = _out_of_bounds(e, indices, w.limits)
     shape = [n if i in w.batch_at else 1 for i, n in enumerate(result.shape)]
     filler = _filler(x.dtype) if fill_value is None else fill_value
-    return choose(e, e.reshape(outside, tuple(shape)), e.const(filler, x.dtype), result)
+    return choose(e, e.reshape(is_inside, tuple(shape)), result, e.const(filler, x.dtype))
 
 
 def _filler(dtype: np.dtype) -> Any:
@@ -111,36 +113,32 @@ def _along_axis(e: Emitter, x: Value, indices: Value, w: _Window, axis: int) -> 
     return e.transpose(e.transpose(y, order), w.result_order)
 
 
-def _places(e: Emitter, indices: Value, w: _Window) -> Value:
+def _places(e: Emitter, indices: Value, w: _Window) -> Any:
     """The positions in the flat operand of all elements of windows: int [*batch, *window]."""
     strides = np.append(np.cumprod(w.operand[:0:-1], dtype=np.int64)[::-1], 1)
-    weights = e.const(strides[list(w.index_map)], indices.dtype)
-    weighted = e.compute("MUL", indices, weights)
-    starts = (
-        e.reduce("SUM", weighted, [indices.rank - 1])
-        if len(w.index_map) > 1
-        else (e.reshape(weighted, w.batch))
-    )
-    offsets = _batch_offsets(w, strides)
-    offsets = np.reshape(offsets, (*offsets.shape, *[1] * len(w.window)))
-    offsets = offsets + _window_offsets(w, strides)
-    column = e.reshape(starts, (*w.batch, *[1] * len(w.window)))
-    return e.compute("ADD", column, e.const(offsets, indices.dtype))
+    steps = strides[w.index_map[0] if w.has_one_index else list(w.index_map)]
+    offsets = _offsets(w, strides)
+
+    def places(indices: Any) -> Any:
+        starts = indices * steps.astype(indices.dtype)
+        starts = starts if w.has_one_index else starts.sum(-1, dtype=indices.dtype)
+        column = starts.reshape(*w.batch, *[1] * len(w.window))
+        return column + offsets.astype(indices.dtype)
+
+    return write(e, places, indices)
 
 
-def _batch_offsets(w: _Window, strides: np.ndarray) -> np.ndarray:
-    total = np.zeros((1,) * len(w.batch), np.int64)
-    for operand, at in zip(w.batching, w.indices_batching, strict=True):
-        line = np.arange(w.operand[operand]) * strides[operand]
-        total = total + np.reshape(line, [-1 if i == at else 1 for i in range(len(w.batch))])
-    return total
-
-
-def _window_offsets(w: _Window, strides: np.ndarray) -> np.ndarray:
-    total = np.zeros((1,) * len(w.window), np.int64)
-    for n, axis in enumerate(w.window):
-        line = np.arange(w.sizes[axis]) * strides[axis]
-        total = total + np.reshape(line, [-1 if i == n else 1 for i in range(len(w.window))])
+def _offsets(w: _Window, strides: np.ndarray) -> np.ndarray:
+    """What batching dimensions and the places in a window add to a start."""
+    n, rank = len(w.batch), len(w.batch) + len(w.window)
+    lines = {
+        at: (w.operand[i], strides[i]) for i, at in zip(w.batching, w.indices_batching, strict=True)
+    }
+    lines |= {n + at: (w.sizes[i], strides[i]) for at, i in enumerate(w.window)}
+    total = np.zeros((1,) * rank, np.int64)
+    for at, (size, stride) in lines.items():
+        line = np.arange(size) * stride
+        total = total + line.reshape([-1 if i == at else 1 for i in range(rank)])
     return total
 
 
@@ -158,9 +156,12 @@ def _scatter(kind: str) -> Lower:
             d.operand_batching_dims, d.scatter_indices_batching_dims,
         )  # fmt: skip
         w = _Window(x.shape, indices.shape, _window_sizes(x, updates, d), names)
-        if kind == "set" and math.prod(w.batch) == 1 and _is_in_bounds(indices, w, mode):
+        indices = _indices_of(e, e.cast(indices, I32), w)
+        is_inside = _is_inside(e, indices, w) if mode.name == "FILL_OR_DROP" else None
+        if kind == "set" and math.prod(w.batch) == 1 and is_inside is None:
             return _one_window(e, x, indices, updates, w)
-        return _scattered(e, kind, (x, indices, updates), w, mode)
+        indices = clamped(e, indices, w.most) if mode.name == "CLIP" else indices
+        return _scattered(e, kind, (x, indices, updates), w, is_inside)
 
     return lower
 
@@ -171,42 +172,28 @@ def _window_sizes(x: Value, updates: Value, d: Any) -> list[int]:
     return [1 if i in gone else next(sizes) for i in range(x.rank)]
 
 
-def _is_in_bounds(indices: Value, w: _Window, mode: Any) -> bool:
-    """Whether the window is where its start says, or is moved inside."""
-    if mode.name != "FILL_OR_DROP":
-        return True
-    return _are_bounded(indices, w)
-
-
 def _one_window(e: Emitter, x: Value, indices: Value, updates: Value, w: _Window) -> Value:
     """DYNAMIC_UPDATE_SLICE, which moves a window inside."""
     update = e.reshape(e.transpose(updates, [*w.batch_at, *w.offsets]), w.sizes)
-    flat = e.reshape(e.cast(indices, I32), (len(w.index_map),))
-    if isinstance(flat.data, np.ndarray):
-        starts = np.zeros(x.rank, np.int32)
-        starts[list(w.index_map)] = flat.data
-        return e.op("DYNAMIC_UPDATE_SLICE", [x, update, constant(starts)], x.shape, x.dtype)
-    columns = [
-        e.slice(flat, [w.index_map.index(i)], (1,)) if i in w.index_map else e.const([0], I32)
-        for i in range(x.rank)
-    ]
-    start = e.concatenate(columns, 0)
+
+    def full(start: Any) -> Any:
+        each = {axis: start[i : i + 1] for i, axis in enumerate(w.index_map)}
+        return jnp.concatenate([each.get(i, np.zeros(1, np.int32)) for i in range(x.rank)])
+
+    start = write(e, full, e.reshape(indices, (len(w.index_map),)))
     return e.op("DYNAMIC_UPDATE_SLICE", [x, update, start], x.shape, x.dtype)
 
 
 def _scattered(
-    e: Emitter, kind: str, inputs: tuple[Value, Value, Value], w: _Window, mode: Any
+    e: Emitter, kind: str, inputs: tuple[Value, Value, Value], w: _Window, is_inside: Value | None
 ) -> Value:
     """Element by element into the flat operand, with one more for what is dropped."""
     x, indices, updates = inputs
     size = math.prod(x.shape)
-    indices = e.cast(indices, I32)
-    inside = indices if mode.name != "CLIP" else clamped(e, indices, np.asarray(w.limits))
-    places = _places(e, inside, w)
-    if mode.name == "FILL_OR_DROP" and not _is_in_bounds(indices, w, mode):
-        outside = _out_of_bounds(e, indices, w.limits)
-        column = e.reshape(outside, (*w.batch, *[1] * len(w.window)))
-        places = choose(e, *aligned(e, column, e.const(size, I32), places))
+    places = _places(e, indices, w)
+    if is_inside is not None:
+        column = e.reshape(is_inside, (*w.batch, *[1] * len(w.window)))
+        places = choose(e, *aligned(e, column, places, e.const(size, I32)))
     count = math.prod(places.shape)
     rows = e.reshape(e.broadcast(places, (*w.batch, *places.shape[len(w.batch) :])), (count, 1))
     values = e.flat(e.transpose(updates, [*w.batch_at, *w.offsets]))

@@ -1,58 +1,96 @@
-"""Walks a jaxpr: constants are computed, everything else becomes operators."""
+"""Walks a jaxpr: constants are computed, everything else becomes operators by a table."""
 
-from collections.abc import Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core
 
-from jaxdelegate.conversion import (
-    control_flow,
-    elementwise,
-    indexing,
-    loaded,
-    mathematics,
-    movement,
-    products,
-    random_keys,
-    windows,
-)
 from jaxdelegate.conversion.emitter import Emitter
-from jaxdelegate.conversion.errors_at import user_frame
 from jaxdelegate.conversion.graph import Complex, Value, constant, distinct, in_parts
-from jaxdelegate.conversion.table import Primitive
 
-_MODULES = (
-    elementwise, mathematics, movement, products, windows, indexing, control_flow, loaded,
-    random_keys,
-)  # fmt: skip
-PRIMITIVES = {p.name: p for module in _MODULES for p in module.PRIMITIVES}
-_RUNS = frozenset(p.name for p in control_flow.PRIMITIVES)
+# (emitter, *inputs, **the primitive's parameters) -> a Value, or several
+Lower = Callable[..., Any]
+
 _LAZY = frozenset(("tflite_model", "broadcast_in_dim", "iota", "copy", "stop_gradient"))
 _MAX_FOLDED = 1 << 20  # bytes; and
 _MAX_GROWTH = 4  # times the bytes of the inputs
+_RANDOM = "create random numbers from a constant key, or pass them as an input"
 _REMEDIES = {
-    "random_": "create random numbers from a constant key, or pass them as an input",
-    "threefry": "create random numbers from a constant key, or pass them as an input",
-    "rng_": "create random numbers from a constant key, or pass them as an input",
+    "random_": _RANDOM,
+    "threefry": _RANDOM,
+    "rng_": _RANDOM,
     "callback": "compute it outside of the function, and pass the result as an input",
+    "": "write it with the primitives of docs/from_jax.md, or compute it outside",
 }
-_DEFAULT_REMEDY = "write it with the primitives of docs/from_jax.md, or compute it outside"
 
 
-def run(e: Emitter, jaxpr: Any, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a closed jaxpr for these values."""
-    consts = getattr(jaxpr, "consts", [])
+@dataclasses.dataclass(frozen=True)
+class Primitive:
+    """What one of JAX's primitives becomes.
+
+    `operators` and `condition` are for people: docs/from_jax.md is generated from them.
+    """
+
+    name: str
+    operators: str
+    lower: Lower
+    condition: str = ""
+    of_complex: Lower | None = None  # its lowering if an input is in parts; None: it has none
+    calls: bool = False  # it runs jaxprs, with whatever its inputs are
+
+
+def each_part(lower: Lower) -> Lower:
+    """A movement of complex arrays and keys: it moves their parts."""
+
+    def of_complex(e: Emitter, *inputs: Any, **params: Any) -> Any:
+        kind = type(next(x for x in inputs if isinstance(x, Complex)))
+        re, im = (lower(e, *(getattr(x, p, x) for x in inputs), **params) for p in ("re", "im"))
+        return list(map(kind, re, im)) if isinstance(re, list) else kind(re, im)
+
+    return of_complex
+
+
+def by(function: Callable[..., Any]) -> Lower:
+    """A primitive as a function of JAX, of its inputs and parameters."""
+
+    def lower(e: Emitter, *inputs: Any, **params: Any) -> Any:
+        return write(e, functools.partial(function, **params), *inputs)
+
+    return lower
+
+
+def write(e: Emitter, function: Callable[..., Any], *inputs: Any) -> Any:
+    """Operators for a function of JAX, as a part of the primitive that is being written."""
+    leaves, tree = jax.tree.flatten(inputs)
+    is_wide = any(v.dtype.itemsize == 8 for v in leaves) or jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    promotions = jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard")
+    with promotions[0], promotions[1], jax.enable_x64(is_wide):
+        shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in leaves]
+        trace = jax.make_jaxpr(function, return_shape=True)
+        jaxpr, result = trace(*jax.tree.unflatten(tree, shapes))
+        with e.as_own():
+            return jax.tree.unflatten(jax.tree.structure(result), run(e, jaxpr, leaves))
+
+
+def run(
+    e: Emitter, jaxpr: Any, inputs: Iterable[Any], consts: Iterable[Value] | None = None
+) -> list[Any]:
+    """The outputs of a jaxpr for these values; its constants may have names."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
-    known = {v: constant(c) for v, c in zip(inner.constvars, consts, strict=True)}
-    known.update(zip(inner.invars, inputs, strict=True))
+    if consts is None:
+        consts = map(constant, getattr(jaxpr, "consts", ()))
+    known = dict(zip((*inner.constvars, *inner.invars), (*consts, *inputs), strict=True))
 
     def read(atom: Any) -> Any:
         return _literal(atom) if isinstance(atom, core.Literal) else known[atom]
 
     for eqn in inner.eqns:
-        results = _equation(e, eqn, [read(v) for v in eqn.invars])
+        with e.at(eqn):
+            results = _equation(e, eqn, [read(v) for v in eqn.invars])
         known.update(zip(eqn.outvars, results, strict=True))
     return [read(v) for v in inner.outvars]
 
@@ -63,78 +101,43 @@ def _literal(atom: Any) -> Value:
 
 
 def _equation(e: Emitter, eqn: Any, inputs: list[Any]) -> list[Any]:
-    before = e.eqn, e.scope, e.frame
-    e.eqn, e.frame = eqn, user_frame(eqn) or e.frame
-    e.scope = _scope(eqn, e.frame) or e.scope
     name = eqn.primitive.name
-    try:
-        folded = _folded(eqn, inputs)
-        if folded is not None:
-            return folded
-        rule = PRIMITIVES.get(name)
-        if rule is None:
-            remedy = next((r for part, r in _REMEDIES.items() if part in name), _DEFAULT_REMEDY)
-            e.refuse("no operator of TFLite computes it", remedy)
-        if name not in _RUNS:
-            inputs = [in_parts(v) for v in inputs]
-        results = _lowered(e, eqn, rule, inputs)
-        return results if isinstance(results, list) else [results]
-    finally:
-        e.eqn, e.scope, e.frame = before
+    rule = e.table.get(name)
+    folded = None if rule is not None and rule.calls else _folded(eqn, inputs, rule)
+    if folded is not None:
+        return folded
+    if rule is None:
+        remedy = next(r for part, r in _REMEDIES.items() if part in name)
+        e.refuse("no operator of TFLite computes it", remedy)
+    results = _lowered(e, rule, inputs, eqn.params)
+    return results if isinstance(results, list) else [results]
 
 
-def _scope(eqn: Any, frame: Any) -> str:
-    stack = str(eqn.source_info.name_stack)
-    function = "" if frame is None else frame.function_name.rsplit(".", 1)[-1].strip("<>")
-    return "/".join(part for part in (stack, function) if part)
-
-
-def _lowered(e: Emitter, eqn: Any, rule: Primitive, inputs: list[Any]) -> Any:
-    params = dict(eqn.params)
-    if rule.name in _RUNS:
-        params["run"] = run
-    if not rule.parts or not any(isinstance(x, Complex) for x in inputs):
-        _check_complex(e, rule, inputs)
+def _lowered(e: Emitter, rule: Primitive, inputs: list[Any], params: Any) -> Any:
+    if rule.calls:
         return rule.lower(e, *inputs, **params)
-    parts = [[getattr(x, p) if isinstance(x, Complex) else x for x in inputs] for p in ("re", "im")]
-    re, im = (rule.lower(e, *part, **params) for part in parts)
-    kind = type(next(x for x in inputs if isinstance(x, Complex)))
-    return list(map(kind, re, im)) if isinstance(re, list) else kind(re, im)
-
-
-_OF_COMPLEX = frozenset(
-    ("add", "add_any", "sub", "mul", "neg", "abs", "div", "select_n", "convert_element_type",
-     "real", "imag", "conj", "fft", "copy", "stop_gradient", *_RUNS,
-     *(p.name for p in random_keys.PRIMITIVES))
-)  # fmt: skip
-
-
-def _check_complex(e: Emitter, rule: Primitive, inputs: list[Any]) -> None:
-    if rule.name not in _OF_COMPLEX and any(isinstance(x, Complex) for x in inputs):
+    inputs = list(map(in_parts, inputs))
+    if not any(isinstance(x, Complex) for x in inputs):
+        return rule.lower(e, *inputs, **params)
+    if rule.of_complex is None:
         e.refuse("it is not written for complex arrays", "compute with their parts")
+    return rule.of_complex(e, *inputs, **params)
 
 
-def _folded(eqn: Any, inputs: list[Any]) -> list[Any] | None:
+def _folded(eqn: Any, inputs: Sequence[Any], rule: Primitive | None) -> list[Any] | None:
     """The results of constants; None if it must be an operator."""
-    if eqn.effects or eqn.primitive.name in _LAZY | _RUNS:
-        return None
-    if not inputs and eqn.primitive.name not in PRIMITIVES:
+    if eqn.effects or eqn.primitive.name in _LAZY or not (inputs or rule):
         return None
     if not all(isinstance(v, Value) and v.is_constant for v in inputs):
         return None
-    out = sum(v.aval.size * getattr(v.aval.dtype, "itemsize", 8) for v in eqn.outvars)
-    given = sum(_nbytes(v) for v in inputs)
-    if out > max(_MAX_FOLDED, _MAX_GROWTH * given):
+    outputs = [v.aval for v in eqn.outvars]
+    out = sum(a.size * getattr(a.dtype, "itemsize", 8) for a in outputs)
+    is_complex = any(getattr(a.dtype, "kind", "") == "c" for a in outputs)
+    if is_complex or out > max(_MAX_FOLDED, _MAX_GROWTH * sum(map(_nbytes, inputs))):
         return None
-    if any(getattr(v.aval.dtype, "kind", "") == "c" for v in eqn.outvars):
-        return None
-    with jax.ensure_compile_time_eval(), jax.default_device(_cpu()):
+    with jax.ensure_compile_time_eval(), jax.default_device(jax.local_devices(backend="cpu")[0]):
         results = eqn.primitive.bind(*map(_array, inputs, eqn.invars), **eqn.params)
     return [constant(r) for r in (results if eqn.primitive.multiple_results else [results])]
-
-
-def _cpu() -> Any:
-    return jax.local_devices(backend="cpu")[0]
 
 
 def _nbytes(v: Value) -> int:

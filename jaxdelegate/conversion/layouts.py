@@ -1,5 +1,6 @@
 """Rules that move transposes and reshapes towards the outputs, where they meet and cancel."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,8 +148,7 @@ def _merged_reshapes(r: Rewriter, node: Node) -> Value | None:
     before = producer(x, "RESHAPE")
     if before is not None:
         return r.emitter.reshape(_source(before), node.output.shape)
-    moved = _reshape_of_transpose(r, node)
-    return _kept_dimensions(r, node) if moved is None else moved
+    return _reshape_of_transpose(r, node)
 
 
 def _reshape_of_transpose(r: Rewriter, node: Node) -> Value | None:
@@ -168,35 +168,48 @@ def _reshape_of_transpose(r: Rewriter, node: Node) -> Value | None:
 
 
 def _kept_dimensions(r: Rewriter, node: Node) -> Value | None:
-    """A reduction whose dimensions come back with size 1: it keeps them."""
-    before = producer(node.inputs[0], *_REDUCERS)
-    if before is None or getattr(before.options, "keep_dims", True):
-        return None
-    x, axes = _source(before), numbers(before.inputs[1])
+    """A reduction whose dimensions come back keeps them, before a reshape that leaves them out."""
+    x, axes = _source(node), numbers(node.inputs[1])
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    return r.emitter.reduce(before.op, x, axes, keep=True) if kept == node.output.shape else None
+    if kept == node.output.shape or not _comes_back(r, node.output, kept):
+        return None
+    return r.emitter.reshape(r.emitter.reduce(node.op, x, axes, keep=True), node.output.shape)
+
+
+def _comes_back(r: Rewriter, value: Value, shape: Sequence[Any]) -> bool:
+    """Whether a reshape gives a value, or what is computed from it, a shape."""
+    waiting, seen = [value], set()
+    while waiting:
+        for node in r.readers[id(waiting.pop())]:
+            if node.op == "RESHAPE" and node.output.shape == shape:
+                return True
+            same = node.op in (*UNARY, *BINARY) and node.output.shape == value.shape
+            if same and id(node) not in seen:
+                seen.add(id(node))
+                waiting.append(node.output)
+    return False
 
 
 def _reshape_last(r: Rewriter, node: Node) -> Value | None:
-    """The operator before a reshape that keeps the last dimension, or with scalars any."""
-    places = [i for i, v in enumerate(node.inputs) if v is not None and not v.is_constant]
-    if len(places) != 1:
+    """The operator before a reshape of all that is not constant in it."""
+    befores = [producer(v, "RESHAPE") for v in node.inputs if v is not None and not v.is_constant]
+    if not befores or None in befores:
         return None
-    before = producer(node.inputs[places[0]], "RESHAPE")
-    if before is None or node.output.shape != before.output.shape:
-        return None
-    x = _source(before)
-    if not x.rank or not r.is_read_once(before.output):
+    outputs = {id(b.output): b for b in befores if b is not None}
+    shapes = {(_source(b).shape, b.output.shape) for b in outputs.values()}
+    ((x, y), *others) = shapes
+    once = all(r.is_read_once(b.output) for b in outputs.values())
+    if others or not x or y != node.output.shape or not once:
         return None
     inputs: list[Value | None] = []
     for v in node.inputs:
         assert v is not None
-        small = v if not v.is_constant else _row(v, x.shape, node.output.shape)
+        small = _row(v, x, y) if v.is_constant else _source(outputs[id(v)])
         if small is None:
             return None
-        inputs.append(x if v is before.output else small)
-    y = r.emitter.op(node.op, inputs, x.shape, node.output.dtype, node.options)
-    return r.emitter.reshape(y, node.output.shape)
+        inputs.append(small)
+    result = r.emitter.op(node.op, inputs, x, node.output.dtype, node.options)
+    return r.emitter.reshape(result, y)
 
 
 def _places(x: Sequence[Any], y: Sequence[Any]) -> dict[int, int] | None:
@@ -212,13 +225,22 @@ def _row(v: Value, x: Sequence[Any], y: Sequence[Any]) -> Value | None:
         return constant(np.asarray(scalar_of(v)), v.name)
     if y and x[-1:] == y[-1:] and v.rank and v.size == v.shape[-1]:
         return constant(np.reshape(v.data, v.shape[-1:]), v.name)
+    full = (1,) * (len(y) - v.rank) + v.shape
     places = _places(x, y)
     if places is None:
-        return None
-    full, shape = (1,) * (len(y) - v.rank) + v.shape, [1] * len(x)
+        return _joined_channels(v, full, x[-1], y)
+    shape = [1] * len(x)
     for i, j in places.items():
         shape[j] = full[i]
     return constant(np.reshape(v.data, shape), v.name)
+
+
+def _joined_channels(v: Value, full: Sequence[Any], n: Any, y: Sequence[Any]) -> Value | None:
+    """A constant for the last dimensions of y, which a reshape splits one dimension into."""
+    first = next((i for i in range(len(y)) if math.prod(y[i:]) == n), 0)
+    if tuple(full) != (*[1] * first, *y[first:]):
+        return None
+    return constant(np.reshape(v.data, (n,)), v.name)
 
 
 def _reduction_of_reshape(r: Rewriter, node: Node) -> Value | None:
@@ -227,7 +249,8 @@ def _reduction_of_reshape(r: Rewriter, node: Node) -> Value | None:
     places = None if before is None else _places(_source(before).shape, before.output.shape)
     if before is None or places is None or not all(i in places for i in axes):
         return None
-    y = r.emitter.reduce(node.op, _source(before), sorted(places[i] for i in axes))
+    keep = bool(getattr(node.options, "keep_dims", False))
+    y = r.emitter.reduce(node.op, _source(before), sorted(places[i] for i in axes), keep=keep)
     return r.emitter.reshape(y, node.output.shape)
 
 
@@ -278,7 +301,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "SLICE": (_slice_first,),
     "STRIDED_SLICE": (_slice_first,),
     "CONCATENATION": (_concatenation_first,),
-    **dict.fromkeys(_REDUCERS, (_reduction_first, _reduction_of_reshape)),
+    **dict.fromkeys(_REDUCERS, (_kept_dimensions, _reduction_first, _reduction_of_reshape)),
     **dict.fromkeys(UNARY, (_elementwise_first, _reshape_last)),
     **dict.fromkeys(BINARY, (_without_broadcast, _elementwise_first, _reshape_last)),
 }

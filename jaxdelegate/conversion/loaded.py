@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdelegate.conversion.emitter import Emitter
 from jaxdelegate.conversion.graph import Graph, Node, Value
-from jaxdelegate.conversion.table import Primitive
+from jaxdelegate.conversion.interpreting import Primitive
 from jaxdelegate.errors import ModelError, TensorError
 from jaxdelegate.function.functions import Functions
 from jaxdelegate.function.saving.saving import changed

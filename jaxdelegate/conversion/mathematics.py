@@ -5,12 +5,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from jaxdelegate.conversion.elementwise import choose
-from jaxdelegate.conversion.emitter import BOOL, F32, Emitter
+from jaxdelegate.conversion.emitter import F32, Emitter
 from jaxdelegate.conversion.graph import Value
-from jaxdelegate.conversion.table import Primitive
+from jaxdelegate.conversion.interpreting import Primitive, write
 
 # erf_inv(x) / x as polynomials, highest powers first (Giles 2012): of w - 2.5 and of sqrt(w) - 3,
 # where w = -log(1 - x * x) is below and above 5.
@@ -25,76 +26,33 @@ _ERF_INV_FAR = (
 _ERF_LIMIT = 4.0  # beyond it erf is 1 in float32
 
 
-class _Real:
-    """A tensor with the operators of Python; a method's name is that of an operator of TFLite."""
-
-    def __init__(self, e: Emitter, value: Value) -> None:
-        self.e, self.value = e, value
-
-    def _with(self, op: str, *inputs: Any, dtype: Any = None) -> "_Real":
-        values = [v.value if isinstance(v, _Real) else self.e.like(self.value, v) for v in inputs]
-        return _Real(self.e, self.e.compute(op, *values, dtype=dtype))
-
-    def __getattr__(self, name: str) -> Callable[[], "_Real"]:
-        return lambda: self._with(name.upper(), self)
-
-    def __add__(self, other: Any) -> "_Real":
-        return self._with("ADD", self, other)
-
-    def __sub__(self, other: Any) -> "_Real":
-        return self._with("SUB", self, other)
-
-    def __rsub__(self, other: Any) -> "_Real":
-        return self._with("SUB", other, self)
-
-    def __mul__(self, other: Any) -> "_Real":
-        return self._with("MUL", self, other)
-
-    def __truediv__(self, other: Any) -> "_Real":
-        return self._with("DIV", self, other)
-
-    def to(self, op: str, other: Any) -> "_Real":
-        return self._with(op, self, other)
-
-    def where(self, op: str, limit: float, yes: "_Real", no: "_Real") -> "_Real":
-        """`yes` where a comparison with a limit is true, else `no`."""
-        is_true = self._with(op, self, limit, dtype=BOOL)
-        return _Real(self.e, choose(self.e, is_true.value, yes.value, no.value))
-
-
-def _expm1(x: _Real) -> _Real:
+def _expm1(x: Any) -> Any:
     """Near 0 as 2 tanh(x/2) / (1 - tanh(x/2)), which does not cancel."""
-    t = (x * 0.5).tanh()
-    return x.abs().where("LESS", 0.5, (t + t) / (1 - t), x.exp() - 1)
+    t = jnp.tanh(x * 0.5)
+    return jnp.where(jnp.abs(x) < 0.5, (t + t) / (1 - t), jnp.exp(x) - 1)
 
 
-def _log1p(x: _Real) -> _Real:
+def _log1p(x: Any) -> Any:
     """Near 0 with the rounding of 1 + x divided out (Kahan)."""
     u = x + 1
-    log, rest = u.log(), u - 1
-    divisor = rest.where("EQUAL", 0, u, rest)
-    near = rest.where("EQUAL", 0, x, log * x / divisor)
-    return x.abs().where("LESS", 0.5, near, log)
+    log, rest = jnp.log(u), u - 1
+    near = jnp.where(rest == 0, x, log * x / jnp.where(rest == 0, u, rest))
+    return jnp.where(jnp.abs(x) < 0.5, near, log)
 
 
-def _asinh(x: _Real) -> _Real:
-    more = x.square() / ((x.square() + 1).sqrt() + 1)
-    return x.sign() * _log1p(x.abs() + more)
+def _asinh(x: Any) -> Any:
+    square = jnp.square(x)
+    return jnp.sign(x) * _log1p(jnp.abs(x) + square / (jnp.sqrt(square + 1) + 1))
 
 
-def _acosh(x: _Real) -> _Real:
+def _acosh(x: Any) -> Any:
     less = x - 1
-    return _log1p(less + (less * (x + 1)).sqrt())
+    return _log1p(less + jnp.sqrt(less * (x + 1)))
 
 
-def _cosine_of(x: _Real) -> _Real:
+def _cosine_of(x: Any) -> Any:
     """The cosine of the angle whose sine is x."""
-    return ((1 - x) * (x + 1)).sqrt()
-
-
-def _atan(x: _Real) -> _Real:
-    one = x.e.broadcast(x.e.like(x.value, 1), x.value.shape)
-    return x.to("ATAN2", _Real(x.e, one))
+    return jnp.sqrt((1 - x) * (x + 1))
 
 
 @functools.cache
@@ -113,62 +71,62 @@ def _erf_coefficients() -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(p[:7][::-1]), (*p[7:][::-1], 1.0)
 
 
-def _polynomial(z: _Real, coefficients: tuple[float, ...]) -> _Real:
+def _polynomial(z: Any, coefficients: tuple[float, ...]) -> Any:
     result = z * coefficients[0] + coefficients[1]
     for c in coefficients[2:]:
         result = z * result + c
     return result
 
 
-def _erf(x: _Real) -> _Real:
+def erf(x: Any) -> Any:
     above, below = _erf_coefficients()
-    x = x.to("MAXIMUM", -_ERF_LIMIT).to("MINIMUM", _ERF_LIMIT)
-    z = x.square()
+    x = jnp.clip(x, -_ERF_LIMIT, _ERF_LIMIT)
+    z = jnp.square(x)
     return x * (_polynomial(z, above) / _polynomial(z, below))
 
 
-def _erf_inv(x: _Real) -> _Real:
-    w = _log1p(x.square().neg()).neg()
-    far = w.to("MAXIMUM", 5).to("MINIMUM", 100)
-    factor = w.where(
-        "LESS", 5, _polynomial(w - 2.5, _ERF_INV_NEAR), _polynomial(far.sqrt() - 3, _ERF_INV_FAR)
-    )
-    return x.abs().where("EQUAL", 1, x * math.inf, x * factor)
+def _erf_inv(x: Any) -> Any:
+    w = -_log1p(-jnp.square(x))
+    far = jnp.sqrt(jnp.clip(w, 5, 100)) - 3
+    factor = jnp.where(w < 5, _polynomial(w - 2.5, _ERF_INV_NEAR), _polynomial(far, _ERF_INV_FAR))
+    return jnp.where(jnp.abs(x) == 1, x * math.inf, x * factor)
 
 
-def erf(e: Emitter, x: Value) -> Value:
-    return _erf(_Real(e, x)).value
-
-
-def erfc(e: Emitter, x: Value) -> Value:
-    return (1 - _erf(_Real(e, x))).value
-
-
-def _function(name: str, operators: str, function: Callable[[_Real], _Real]) -> Primitive:
-    def lower(e: Emitter, x: Value, **_: Any) -> Value:
+def _only_of_floats(lower: Callable[[Emitter, Value], Any]) -> Callable[..., Any]:
+    def checked(e: Emitter, x: Value, **_: Any) -> Any:
         if x.dtype != F32:
             e.refuse(f"it is not written for {x.dtype.name}", "convert its input to float32")
-        return function(_Real(e, x)).value
+        return lower(e, x)
 
+    return checked
+
+
+def _function(name: str, operators: str, function: Callable[[Any], Any]) -> Primitive:
+    lower = _only_of_floats(lambda e, x: write(e, function, x))
+    return Primitive(name, operators, lower, "float32")
+
+
+def _late(name: str, operators: str) -> Primitive:
+    """An operator that no file has: the clean-up makes it a part of GELU, or arithmetic."""
+    lower = _only_of_floats(lambda e, x: e.compute(name.upper(), x))
     return Primitive(name, operators, lower, "float32")
 
 
 PRIMITIVES = (
-    _function("exp2", "EXP, MUL", lambda x: (x * math.log(2)).exp()),
+    _function("exp2", "EXP, MUL", lambda x: jnp.exp(x * math.log(2))),
     _function("expm1", "TANH, EXP, SELECT_V2", _expm1),
     _function("log1p", "LOG, SELECT_V2", _log1p),
-    _function("sinh", "TANH, EXP, SELECT_V2", lambda x: (_expm1(x) - _expm1(x.neg())) * 0.5),
-    _function("cosh", "EXP, ADD", lambda x: (x.exp() + x.neg().exp()) * 0.5),
-    _function("tan", "SIN, COS, DIV", lambda x: x.sin() / x.cos()),
-    _function("asin", "ATAN2, SQRT", lambda x: x.to("ATAN2", _cosine_of(x))),
-    _function("acos", "ATAN2, SQRT", lambda x: _cosine_of(x).to("ATAN2", x)),
-    _function("atan", "ATAN2", _atan),
+    _function("sinh", "TANH, EXP, SELECT_V2", lambda x: (_expm1(x) - _expm1(-x)) * 0.5),
+    _function("cosh", "EXP, ADD", lambda x: (jnp.exp(x) + jnp.exp(-x)) * 0.5),
+    _function("tan", "SIN, COS, DIV", lambda x: jnp.sin(x) / jnp.cos(x)),
+    _function("asin", "ATAN2, SQRT", lambda x: lax.atan2(x, _cosine_of(x))),
+    _function("acos", "ATAN2, SQRT", lambda x: lax.atan2(_cosine_of(x), x)),
+    _function("atan", "ATAN2", lambda x: lax.atan2(x, jnp.ones_like(x))),
     _function("asinh", "LOG, SQRT, SELECT_V2", _asinh),
     _function("acosh", "LOG, SQRT, SELECT_V2", _acosh),
-    _function("atanh", "LOG, SELECT_V2", lambda x: (_log1p(x) - _log1p(x.neg())) * 0.5),
-    _function("cbrt", "POW, SIGN, MUL", lambda x: x.sign() * x.abs().to("POW", 1 / 3)),
+    _function("atanh", "LOG, SELECT_V2", lambda x: (_log1p(x) - _log1p(-x)) * 0.5),
+    _function("cbrt", "POW, SIGN, MUL", lambda x: jnp.sign(x) * jnp.abs(x) ** (1 / 3)),
     _function("erf_inv", "LOG, SQRT, MUL, ADD, SELECT_V2", _erf_inv),
-    # Operators that no file has: the clean-up makes them a part of GELU, or arithmetic.
-    _function("erf", "MUL, ADD, DIV: a rational function", lambda x: x.erf()),
-    _function("erfc", "SUB, as erf: to 1e-7 absolutely", lambda x: x.erfc()),
+    _late("erf", "MUL, ADD, DIV: a rational function"),
+    _late("erfc", "SUB, as erf: to 1e-7 absolutely"),
 )

@@ -1,15 +1,16 @@
 """Shapes, slices, pads, reductions along axes, and sorting."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxdelegate.conversion.emitter import BOOL, F32, I32, Emitter
-from jaxdelegate.conversion.graph import Shape, Value, constant, scalar_of, stored_dtype
-from jaxdelegate.conversion.ranges import range_of
-from jaxdelegate.conversion.table import Lower, Primitive
+from jaxdelegate.conversion.graph import Shape, Value, scalar_of, stored_dtype
+from jaxdelegate.conversion.interpreting import Lower, Primitive, by, each_part, write
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
 from jaxdelegate.op_lowering.options import (
     ArgMaxOptions,
@@ -23,23 +24,16 @@ from jaxdelegate.op_lowering.options import (
 
 _PACKED = (F32, I32, np.dtype(np.int64))
 _SMALL = "float32 and integers; others in a wider type"
+_STEPS = "about log2(n) steps"
 
 
-def _reshape(e: Emitter, x: Value, *, new_sizes: Shape, dimensions: Any, **_: Any) -> Value:
+def _reshape(e: Emitter, x: Value, *, dimensions: Any, **_: Any) -> Value:
     """The elements in the order of `dimensions`, if it is not None, in another shape."""
-    ordered = x if dimensions is None else e.transpose(x, dimensions)
-    return e.reshape(ordered, new_sizes)
+    return e.reshape(x if dimensions is None else e.transpose(x, dimensions), e.shape)
 
 
-def _squeeze(e: Emitter, x: Value, *, dimensions: Sequence[int]) -> Value:
-    return e.reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in dimensions))
-
-
-def _expand_dims(e: Emitter, x: Value, *, dimensions: Sequence[int]) -> Value:
-    sizes = list(x.shape)
-    for i in sorted(dimensions):
-        sizes.insert(i, 1)
-    return e.reshape(x, tuple(sizes))
+def _shape_only(e: Emitter, x: Value, **_: Any) -> Value:
+    return e.reshape(x, e.shape)
 
 
 def _transpose(e: Emitter, x: Value, *, permutation: Sequence[int]) -> Value:
@@ -47,42 +41,29 @@ def _transpose(e: Emitter, x: Value, *, permutation: Sequence[int]) -> Value:
 
 
 def _broadcast_in_dim(
-    e: Emitter, x: Value, *_: Value, shape: Shape, broadcast_dimensions: Sequence[int], **__: Any
+    e: Emitter, x: Value, *_: Value, broadcast_dimensions: Sequence[int], **__: Any
 ) -> Value:
-    sizes: list[Any] = [1] * len(shape)
+    sizes: list[Any] = [1] * len(e.shape)
     for i, n in zip(broadcast_dimensions, x.shape, strict=True):
         sizes[i] = n
-    return e.broadcast(e.reshape(x, tuple(sizes)), shape)
+    return e.broadcast(e.reshape(x, tuple(sizes)), e.shape)
 
 
 def _concatenate(e: Emitter, *parts: Value, dimension: int) -> Value:
     return e.concatenate(parts, dimension)
 
 
-def _slice(
-    e: Emitter,
-    x: Value,
-    *,
-    start_indices: Sequence[int],
-    limit_indices: Sequence[Any],
-    strides: Sequence[int] | None,
-) -> Value:
-    strides = strides or (1,) * x.rank
-    spans = list(zip(start_indices, limit_indices, strides, strict=True))
-    shape = tuple(n if (a, s) == (0, 1) else -(-(n - a) // s) for a, n, s in spans)
-    if all(s == 1 for s in strides):
-        return e.slice(x, start_indices, shape)
+def _slice(e: Emitter, x: Value, *, start_indices: Any, limit_indices: Any, strides: Any) -> Value:
+    if strides is None or set(strides) <= {1}:
+        return e.slice(x, start_indices, e.shape)
     vectors = [e.sizes(v) for v in (start_indices, limit_indices, strides)]
-    return e.op("STRIDED_SLICE", [x, *vectors], shape, x.dtype, StridedSliceOptions())
+    return e.op("STRIDED_SLICE", [x, *vectors], e.shape, x.dtype, StridedSliceOptions())
 
 
-def _split(e: Emitter, x: Value, *, sizes: Sequence[int], axis: int) -> list[Value]:
-    starts = np.cumsum([0, *sizes])
-    parts = []
-    for start, size in zip(starts, sizes, strict=False):
-        shape = (*x.shape[:axis], int(size), *x.shape[axis + 1 :])
-        parts.append(e.slice(x, [0] * axis + [int(start)] + [0] * (x.rank - axis - 1), shape))
-    return parts
+def _split(x: Any, *, sizes: Sequence[int], axis: int) -> list[Any]:
+    ends = np.cumsum(sizes).tolist()
+    parts = zip(ends, sizes, strict=True)
+    return [lax.slice_in_dim(x, end - size, end, axis=axis) for end, size in parts]
 
 
 def _rev(e: Emitter, x: Value, *, dimensions: Sequence[int]) -> Value:
@@ -91,68 +72,57 @@ def _rev(e: Emitter, x: Value, *, dimensions: Sequence[int]) -> Value:
     return x
 
 
-def _pad(e: Emitter, x: Value, value: Value, *, padding_config: Sequence[Any]) -> Value:
+def _pad(e: Emitter, x: Value, value: Value, *, padding_config: Sequence[Any]) -> Any:
+    if x.dtype == BOOL:
+        return write(e, _pad_of_booleans(padding_config), x, value)
     for axis, (_, _, between) in enumerate(padding_config):
-        x = spread(e, x, value, axis, between)
+        x = write(e, spread(axis, between), x, value) if between else x
     pads = [(max(low, 0), max(high, 0)) for low, high, _ in padding_config]
     is_zero = scalar_of(value) is not None and scalar_of(value) == 0
-    if x.dtype == BOOL:
-        return e.cast(_padded(e, e.cast(x, I32), pads, e.cast(value, I32), padding_config), BOOL)
-    return _padded(e, x, pads, None if is_zero else value, padding_config)
+    x = e.pad(x, pads, None if is_zero else value)
+    return e.slice(x, [max(-low, 0) for low, _, _ in padding_config], e.shape)
 
 
-def _padded(
-    e: Emitter, x: Value, pads: Sequence[Any], value: Value | None, config: Sequence[Any]
-) -> Value:
-    x = e.pad(x, pads, value)
-    starts = [max(-low, 0) for low, _, _ in config]
-    cut = [max(-low, 0) + max(-high, 0) for low, high, _ in config]
-    sizes = tuple(n - c if c else n for n, c in zip(x.shape, cut, strict=True))
-    return e.slice(x, starts, sizes)
+def _pad_of_booleans(config: Sequence[Any]) -> Callable[[Any, Any], Any]:
+    return lambda x, value: lax.pad(x.astype(I32), value.astype(I32), config).astype(BOOL)
 
 
-def spread(e: Emitter, x: Value, value: Value, axis: int, between: int) -> Value:
-    """Elements between those along an axis: pads behind each, and the last pad cut off."""
-    n = x.shape[axis]
-    if not between or n < 2:
-        return x
-    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
-    rows = e.pad(e.reshape(x, (outer * n, 1, inner)), [(0, 0), (0, between), (0, 0)], value)
-    joined = e.reshape(rows, (outer, n * (between + 1), inner))
-    size = n * (between + 1) - between
-    cut = e.slice(joined, (0, 0, 0), (outer, size, inner))
-    return e.reshape(cut, (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+def spread(axis: int, between: int) -> Callable[[Any, Any], Any]:
+    """Values between the elements along an axis: pads behind each, and the last pad cut off."""
+
+    def function(x: Any, value: Any) -> Any:
+        n = x.shape[axis]
+        if n < 2:
+            return x
+        outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+        rows = lax.pad(
+            x.reshape(outer * n, 1, inner), value, ((0, 0, 0), (0, between, 0), (0, 0, 0))
+        )
+        joined = rows.reshape(outer, n * (between + 1), inner)[:, :-between]
+        return joined.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
+
+    return function
 
 
 def starts_of(e: Emitter, indices: Sequence[Value]) -> Value:
     """Scalars as a vector of int32."""
-    parts = [e.cast(i, I32) for i in indices]
-    if all(isinstance(p.data, np.ndarray) for p in parts):
-        return constant(np.array([p.data for p in parts], np.int32))
-    return e.op("PACK", parts, (len(parts),), I32, PackOptions(len(parts), 0))
+    return write(e, lambda *i: jnp.stack([n.astype(I32) for n in i]), *indices)  # type: ignore[no-any-return]
 
 
 def clamped(e: Emitter, index: Value, most: Any) -> Value:
     """An index between 0 and `most`; a scalar, or the last dimension's bounds in an array."""
-    if isinstance(index.data, np.ndarray):
-        return constant(np.clip(index.data, 0, most).astype(index.dtype))
-    least, largest = range_of(index)
-    if least >= 0 and largest <= np.min(most):
-        return index
-    low = e.compute("MAXIMUM", index, e.like(index, 0))
-    return e.compute("MINIMUM", low, e.const(most, index.dtype))
+    return write(e, lambda i: jnp.clip(i, 0, jnp.asarray(most, i.dtype)), index)  # type: ignore[no-any-return]
 
 
 def _dynamic_slice(e: Emitter, x: Value, *starts: Value, slice_sizes: Shape) -> Value:
     limits = [n - size for n, size in zip(x.shape, slice_sizes, strict=True)]
     inside = [
-        e.const(0, np.int32) if most == 0 else clamped(e, e.cast(s, I32), most)
+        e.const(0, I32) if most == 0 else clamped(e, e.cast(s, I32), most)
         for s, most in zip(starts, limits, strict=True)
     ]
-    if tuple(slice_sizes) == x.shape:
+    if e.shape == x.shape:
         return x
-    inputs = [x, starts_of(e, inside), e.sizes(slice_sizes)]
-    return e.op("SLICE", inputs, tuple(slice_sizes), x.dtype)
+    return e.op("SLICE", [x, starts_of(e, inside), e.sizes(slice_sizes)], e.shape, x.dtype)
 
 
 def _dynamic_update_slice(e: Emitter, x: Value, update: Value, *starts: Value) -> Value:
@@ -160,40 +130,34 @@ def _dynamic_update_slice(e: Emitter, x: Value, update: Value, *starts: Value) -
 
 
 def _stack(e: Emitter, *parts: Value, axis: int) -> Value:
-    x = parts[0]
-    shape = (*x.shape[:axis], len(parts), *x.shape[axis:])
-    if x.dtype not in _PACKED:
-        row = (*shape[:axis], 1, *shape[axis + 1 :])
-        return e.concatenate([e.reshape(p, row) for p in parts], axis)
-    return e.op("PACK", parts, shape, x.dtype, PackOptions(len(parts), axis))
+    if parts[0].dtype in _PACKED:
+        return e.op("PACK", parts, e.shape, parts[0].dtype, PackOptions(len(parts), axis))
+    row = (*e.shape[:axis], 1, *e.shape[axis + 1 :])
+    return e.concatenate([e.reshape(p, row) for p in parts], axis)
 
 
-def _unstack(e: Emitter, x: Value, *, axis: int) -> list[Value]:
-    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+def _unstack(e: Emitter, x: Value, *, axis: int) -> Any:
     n = x.shape[axis]
-    if x.dtype not in (*_PACKED, BOOL):
-        parts = _split(e, x, sizes=[1] * n, axis=axis)
-        return [e.reshape(part, shape) for part in parts]
-    return e.node("UNPACK", [x], [(shape, x.dtype)] * n, UnpackOptions(n, axis))
+    if x.dtype in (*_PACKED, BOOL):
+        return e.node("UNPACK", [x], [(e.shape, x.dtype)] * n, UnpackOptions(n, axis))
+    return write(e, lambda x: [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(n)], x)
 
 
 def _empty(e: Emitter, *_: Value, **__: Any) -> Value:
-    aval = e.eqn.outvars[0].aval
-    return e.broadcast(e.const(0, stored_dtype(aval.dtype)), aval.shape)
+    return e.broadcast(e.const(0, stored_dtype(e.eqn.outvars[0].aval.dtype)), e.shape)
 
 
 def _tile(e: Emitter, x: Value, *, reps: Sequence[int]) -> Value:
-    shape = tuple(n * count for n, count in zip(x.shape, reps, strict=True))
-    return e.op("TILE", [x, e.sizes(reps)], shape, x.dtype)
+    return e.op("TILE", [x, e.sizes(reps)], e.shape, x.dtype)
 
 
-def _iota(e: Emitter, *_: Value, dtype: Any, shape: Shape, dimension: int, **__: Any) -> Value:
-    if not isinstance(shape[dimension], int):
+def _iota(e: Emitter, *_: Value, dtype: Any, dimension: int, **__: Any) -> Value:
+    size = e.shape[dimension]
+    if not isinstance(size, int):
         e.refuse("its size is symbolic", "give an example with constant dimensions")
-    sizes = [1] * len(shape)
-    sizes[dimension] = shape[dimension]
-    line = np.arange(shape[dimension]).astype(stored_dtype(dtype)).reshape(sizes)
-    return e.broadcast(Value(tuple(sizes), line.dtype, "", line), shape)
+    line = np.arange(size).astype(stored_dtype(dtype))
+    line = line.reshape([size if i == dimension else 1 for i in range(len(e.shape))])
+    return e.broadcast(Value(line.shape, line.dtype, "", line), e.shape)
 
 
 # ---- reductions
@@ -203,8 +167,7 @@ def _reducer(op: str) -> Lower:
     def lower(e: Emitter, x: Value, *, axes: Sequence[int], **_: Any) -> Value:
         if not axes:
             return x
-        wide = x.dtype if op in ("REDUCE_ANY", "REDUCE_ALL") else e.wider(op, x.dtype)
-        return e.cast(e.reduce(op, e.cast(x, wide), axes), x.dtype)
+        return e.cast(e.reduce(op, e.cast(x, e.wider(op, x.dtype)), axes), x.dtype)
 
     return lower
 
@@ -220,45 +183,45 @@ def _bool_reducer(op: str) -> Lower:
 
 def _arg(op: str, options: type[Any]) -> Lower:
     def lower(e: Emitter, x: Value, *, axes: Sequence[int], index_dtype: Any) -> Value:
-        (axis,) = axes
-        x = e.cast(x, e.wider(op, x.dtype))
-        shape = tuple(n for i, n in enumerate(x.shape) if i != axis)
         dtype = np.dtype(index_dtype)
         stored = dtype if dtype == np.int64 else I32
-        inputs = [x, e.const(axis, np.int32)]
-        return e.cast(e.op(op, inputs, shape, stored, options(TENSOR_TYPES[stored])), dtype)
+        inputs = [e.cast(x, e.wider(op, x.dtype)), e.const(axes[0], I32)]
+        return e.cast(e.op(op, inputs, e.shape, stored, options(TENSOR_TYPES[stored])), dtype)
 
     return lower
 
 
 def _cumsum(e: Emitter, x: Value, *, axis: int, reverse: bool) -> Value:
     wide = e.cast(x, e.wider("CUMSUM", x.dtype))
-    inputs, options = [wide, e.const(axis, np.int32)], CumsumOptions(False, reverse)
+    inputs, options = [wide, e.const(axis, I32)], CumsumOptions(False, reverse)
     return e.cast(e.op("CUMSUM", inputs, x.shape, wide.dtype, options), x.dtype)
 
 
-def _cumulative(op: str) -> Lower:
+def _cumulative(combine: Callable[[Any, Any], Any], neutral: Callable[[Any], Any]) -> Lower:
     """A scan by doubling: each step combines with what is 1, 2, 4, ... elements before."""
 
-    def lower(e: Emitter, x: Value, *, axis: int, reverse: bool) -> Value:
-        size, step = x.shape[axis], 1
-        while step < size:
-            before = list(x.shape)
-            before[axis] = step
-            rest = list(x.shape)
-            rest[axis] = size - step
-            zeros = [0] * x.rank
-            there = [step if i == axis else 0 for i in range(x.rank)]
-            first, last = (there, zeros) if reverse else (zeros, there)
-            combined = e.compute(op, e.slice(x, last, rest), e.slice(x, first, rest))
-            kept_at = [size - step if i == axis and reverse else 0 for i in range(x.rank)]
-            kept = e.slice(x, kept_at, before)
-            parts = [combined, kept] if reverse else [kept, combined]
-            x = e.concatenate(parts, axis)
+    def function(x: Any, *, axis: int, reverse: bool) -> Any:
+        edge, step = neutral(x.dtype), 1
+        while step < x.shape[axis]:
+            shift = (-step, step, 0) if reverse else (step, -step, 0)
+            config = [shift if i == axis else (0, 0, 0) for i in range(x.ndim)]
+            x = combine(x, lax.pad(x, jnp.asarray(edge, x.dtype), config))
             step *= 2
         return x
 
-    return lower
+    return by(function)
+
+
+def _one(_: Any) -> int:
+    return 1
+
+
+def _least(dtype: Any) -> Any:
+    return -math.inf if dtype == F32 else np.iinfo(dtype).min
+
+
+def _most(dtype: Any) -> Any:
+    return math.inf if dtype == F32 else np.iinfo(dtype).max
 
 
 # ---- sorting
@@ -292,7 +255,7 @@ def _sortable(e: Emitter, x: Value) -> Value:
     """In a type that TOPK_V2 orders: uint32 as int32 with the first bit inverted."""
     if x.dtype != np.uint32:
         return e.cast(x, e.wider("TOPK_V2", x.dtype))
-    return e.cast(e.compute("BITWISE_XOR", x, e.like(x, 1 << 31)), I32)
+    return write(e, lambda x: (x ^ np.uint32(1 << 31)).astype(I32), x)  # type: ignore[no-any-return]
 
 
 def _descending(e: Emitter, x: Value) -> Value:
@@ -317,13 +280,13 @@ def _counts(data: np.ndarray) -> bool:
 
 
 def _moves(name: str, operators: str, lower: Lower, condition: str = "") -> Primitive:
-    return Primitive(name, operators, lower, condition, parts=True)
+    return Primitive(name, operators, lower, condition, each_part(lower))
 
 
 PRIMITIVES = (
     _moves("reshape", "RESHAPE", _reshape),
-    _moves("squeeze", "RESHAPE", _squeeze),
-    _moves("expand_dims", "RESHAPE", _expand_dims),
+    _moves("squeeze", "RESHAPE", _shape_only),
+    _moves("expand_dims", "RESHAPE", _shape_only),
     _moves("transpose", "TRANSPOSE", _transpose),
     _moves("broadcast_in_dim", "BROADCAST_TO", _broadcast_in_dim, "only where no operator repeats"),
     _moves("stack", "PACK, CONCATENATION", _stack),
@@ -333,13 +296,13 @@ PRIMITIVES = (
     _moves("tile", "TILE", _tile),
     _moves("concatenate", "CONCATENATION", _concatenate),
     _moves("slice", "SLICE, STRIDED_SLICE", _slice),
-    _moves("split", "SLICE", _split),
+    _moves("split", "SLICE", by(_split)),
     _moves("rev", "REVERSE_V2", _rev),
     _moves("dynamic_slice", "SLICE, PACK", _dynamic_slice),
     _moves("dynamic_update_slice", "DYNAMIC_UPDATE_SLICE", _dynamic_update_slice),
-    Primitive("pad", "PAD, PADV2, SLICE", _pad),
+    _moves("pad", "PAD, PADV2, SLICE", _pad),
     Primitive("iota", "none: a constant", _iota),
-    Primitive("reduce_sum", "SUM, MEAN", _reducer("SUM"), _SMALL),
+    _moves("reduce_sum", "SUM, MEAN", _reducer("SUM"), _SMALL),
     Primitive("reduce_prod", "REDUCE_PROD", _reducer("REDUCE_PROD"), _SMALL),
     Primitive("reduce_max", "REDUCE_MAX", _reducer("REDUCE_MAX"), _SMALL),
     Primitive("reduce_min", "REDUCE_MIN", _reducer("REDUCE_MIN"), _SMALL),
@@ -347,10 +310,11 @@ PRIMITIVES = (
     Primitive("reduce_or", "REDUCE_ANY", _bool_reducer("REDUCE_ANY"), "booleans"),
     Primitive("argmax", "ARG_MAX", _arg("ARG_MAX", ArgMaxOptions), "no NaN among the values"),
     Primitive("argmin", "ARG_MIN", _arg("ARG_MIN", ArgMinOptions), "no NaN among the values"),
-    Primitive("cumsum", "CUMSUM", _cumsum, _SMALL),
-    Primitive("cumprod", "MUL, CONCATENATION", _cumulative("MUL"), "about log2(n) steps"),
-    Primitive("cummax", "MAXIMUM, CONCATENATION", _cumulative("MAXIMUM"), "about log2(n) steps"),
-    Primitive("cummin", "MINIMUM, CONCATENATION", _cumulative("MINIMUM"), "about log2(n) steps"),
+    _moves("cumsum", "CUMSUM", _cumsum, _SMALL),
+    Primitive("cumprod", "MUL, PADV2, SLICE", _cumulative(jnp.multiply, _one), _STEPS),
+    Primitive("cummax", "MAXIMUM, PADV2, SLICE", _cumulative(jnp.maximum, _least), _STEPS),
+    Primitive("cummin", "MINIMUM, PADV2, SLICE", _cumulative(jnp.minimum, _most), _STEPS),
+    Primitive("cumlogsumexp", "as log1p", _cumulative(jnp.logaddexp, _least), _STEPS),
     Primitive("top_k", "TOPK_V2", _top_k, "float32, integers of at most 32 bits; no NaN"),
     Primitive("sort", "TOPK_V2, GATHER", _sort, "float32, integers of at most 32 bits; no NaN"),
 )

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxdelegate.conversion import mathematics
 from jaxdelegate.conversion.graph import Node, Value, constant, distinct, scalar_of
+from jaxdelegate.conversion.interpreting import write
 from jaxdelegate.conversion.layouts import numbers, producer
+from jaxdelegate.conversion.mathematics import erf
 from jaxdelegate.conversion.rewriter import Rewriter, Rule
 from jaxdelegate.op_lowering.options import (
     ActivationFunctionType,
@@ -261,15 +262,15 @@ def _rows_first(r: Rewriter, node: Node) -> Value | None:
 
 def _expanded(function: Any) -> Rule:
     def rule(r: Rewriter, node: Node) -> Value | None:
-        value: Value = function(r.emitter, node.inputs[0])
+        value: Value = write(r.emitter, function, node.inputs[0])
         return value
 
     return rule
 
 
 LAST: dict[str, Sequence[Rule]] = {
-    "ERF": (_expanded(mathematics.erf),),
-    "ERFC": (_expanded(mathematics.erfc),),
+    "ERF": (_expanded(erf),),
+    "ERFC": (_expanded(lambda x: 1 - erf(x)),),
 }
 _SCALES: tuple[Rule, ...] = (_neutral, _mean, _scaled_product, _joined_scales)
 RULES: dict[str, tuple[Rule, ...]] = {

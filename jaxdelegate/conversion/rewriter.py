@@ -1,13 +1,15 @@
 """Applies rules to the operators of a graph until none applies."""
 
-from collections import Counter
+import collections
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxdelegate.conversion.emitter import Emitter
+from jaxdelegate.conversion.errors_at import Place
 from jaxdelegate.conversion.graph import Graph, Node, Value
+from jaxdelegate.conversion.primitives import PRIMITIVES
 
 _MAX_PASSES = 100  # each makes the graph smaller or moves an operator towards an output
 Rule = Callable[["Rewriter", Node], Value | None]
@@ -18,9 +20,11 @@ class Rewriter:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.uses = Counter(id(v) for node in graph.nodes for v in node.inputs if v is not None)
-        self.uses.update(id(v) for v in graph.outputs)
-        self.emitter = Emitter(Graph(graph.name))
+        self.readers: dict[int, list[Node]] = collections.defaultdict(list)
+        for node in (*graph.nodes, Node("", [*graph.outputs], [])):
+            for v in node.inputs:
+                self.readers[id(v)].append(node)
+        self.emitter = Emitter(Graph(graph.name), PRIMITIVES)
         self.changed = False
         self._new: dict[int, Value] = {}
         self._kept: list[Any] = []  # ids are of objects that live
@@ -40,6 +44,7 @@ class Rewriter:
 
     def _rewritten(self, node: Node, rules: Iterable[Rule]) -> bool:
         old = node.outputs[0]
+        self.emitter.place = Place(scope=old.name.rpartition("/")[0])
         for rule in rules:
             new = rule(self, node)
             if new is not None and new is not old:
@@ -51,7 +56,7 @@ class Rewriter:
         nodes = self.emitter.graph.nodes
         if nodes and new is nodes[-1].output and old.name:
             new.name = old.name
-        self.uses[id(new)] += self.uses[id(old)]
+        self.readers[id(new)] += self.readers[id(old)]
         self._new[id(old)] = new
         self._kept.append(old)
 
@@ -61,7 +66,7 @@ class Rewriter:
         return value
 
     def is_read_once(self, value: Value) -> bool:
-        return self.uses[id(value)] == 1
+        return len(self.readers[id(value)]) == 1
 
 
 def rewrite(graph: Graph, rules: Mapping[str, Sequence[Rule]]) -> None:

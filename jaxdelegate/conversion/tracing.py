@@ -13,6 +13,7 @@ import numpy as np
 from jaxdelegate.conversion.emitter import Emitter
 from jaxdelegate.conversion.graph import Complex, Graph, Key, Value, constant, stored_dtype
 from jaxdelegate.conversion.interpreting import run
+from jaxdelegate.conversion.primitives import PRIMITIVES
 from jaxdelegate.errors import ConversionError, OptionError
 from jaxdelegate.function.written_calls import written_calls
 from jaxdelegate.op_lowering.dtypes import TENSOR_TYPES
@@ -35,10 +36,9 @@ def traced(
     """The graph of a function; `params` is its first argument, or None."""
     given = () if params is None else (params,)
     leaves, tree = jax.tree.flatten((*given, *examples))
-    shapes = [_example(key, leaf) for leaf in leaves]
-    flat, out = _flattened(function, tree)
+    shapes = jax.tree.unflatten(tree, [_example(key, leaf) for leaf in leaves])
     with written_calls():
-        jaxpr = jax.make_jaxpr(flat)(*shapes)
+        jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*shapes)
     graph = Graph(key)
     values: list[Value] = []
     inputs: dict[str, Value] = {}
@@ -52,38 +52,10 @@ def traced(
             inputs[name] = value
     graph.inputs = list(inputs.values())
     known = {id(leaf): name for name, leaf in _closed_over(function)}
-    consts = [_named(constant(c), known.get(id(c), "constant")) for c in jaxpr.consts]
-    inner = jaxpr.jaxpr
-    opened = _Opened(inner)
-    results = run(Emitter(graph), opened, [*consts, *values])
-    return Traced(graph, inputs, _outputs(key, graph, out[0], results))
-
-
-class _Opened:
-    """A jaxpr whose constants are inputs."""
-
-    def __init__(self, jaxpr: Any) -> None:
-        self.constvars: list[Any] = []
-        self.eqns, self.outvars = jaxpr.eqns, jaxpr.outvars
-        self.invars = [*jaxpr.constvars, *jaxpr.invars]
-
-
-def _named(value: Value, name: str) -> Value:
-    value.name = name
-    return value
-
-
-def _flattened(function: Callable[..., Any], tree: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """The function of leaves, and where the tree of its result will be."""
-    out: list[Any] = []
-
-    def flat(*leaves: Any) -> list[Any]:
-        result = function(*jax.tree.unflatten(tree, leaves))
-        paths, _ = jax.tree_util.tree_flatten_with_path(result)
-        out.append([path for path, _ in paths])
-        return [leaf for _, leaf in paths]
-
-    return flat, out
+    consts = [constant(c, known.get(id(c), "constant")) for c in jaxpr.consts]
+    results = run(Emitter(graph, PRIMITIVES), jaxpr, values, consts)
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(result)[0]]
+    return Traced(graph, inputs, _outputs(key, graph, paths, results))
 
 
 def _example(key: str, leaf: Any) -> Any:

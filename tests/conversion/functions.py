@@ -185,6 +185,8 @@ def numpy_like(x: Any) -> Any:
         jnp.cumsum(x, 1),
         jnp.cumprod(x, 0),
         lax.cummax(x, axis=1, reverse=True),
+        lax.cummin(x, axis=0),
+        lax.cumlogsumexp(x, axis=1),
         jnp.flip(x, (0, 1)),
         jnp.roll(x, 2, 1),
         jnp.pad(x, ((1, 0), (2, 1)), constant_values=3),
@@ -200,6 +202,10 @@ def numpy_like(x: Any) -> Any:
 
 def integers(a: Any, b: Any) -> Any:
     return a + b, a // b, a % b, a * b - 3, jnp.minimum(a, b), a == b, (a > b) & ~(a < 3), a ^ b
+
+
+def wide_integers(a: Any, b: Any) -> Any:
+    return lax.rem(a, b), a % b, jnp.abs(a), jnp.sign(a), a - b * 2, jnp.maximum(a, b)
 
 
 def bits(x: Any, by: Any) -> Any:
@@ -309,7 +315,8 @@ def pools(x: Any) -> Any:
     average = lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME") / 9
     lowest = lax.reduce_window(x, jnp.inf, lax.min, (1, 1, 2, 1), (1, 1, 2, 1), "VALID")
     highest = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    return average, lowest, highest
+    cubes = lax.reduce_window(x, 0.0, lax.add, (1, 2, 2, 2), (1, 1, 2, 1), "SAME")
+    return average, lowest, highest, cubes
 
 
 def products(x: Any, y: Any) -> Any:
@@ -340,6 +347,12 @@ def fourier(x: Any) -> Any:
     z = jnp.fft.fft(x)
     both = jnp.fft.rfft2(x.reshape(2, 4, 6))
     return z.real, z.imag, jnp.fft.ifft(z * 2).real, jnp.fft.irfft(jnp.fft.rfft(x)), jnp.abs(both)
+
+
+def complex_numbers(x: Any, y: Any) -> Any:
+    a, b = lax.complex(x, y), lax.complex(y + 3, x)
+    results = (a / b, a @ b.T, a.sum(0), jnp.cumsum(a, 1), jnp.conj(a) ** 2, jnp.pad(a, 1))
+    return [(z.real, z.imag) for z in results]
 
 
 def long_scan(xs: Any) -> Any:
@@ -424,6 +437,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "decode": (decode, ({"k": normal(2, 5, 8), "v": normal(2, 5, 8)}, normal(2, 8), np.int32(3))),
     "lstm_unrolled": (lstm, (normal(3, 2, 8),)),
     "lstm": (lstm, (normal(20, 2, 8),)),
+    "complex_numbers": (complex_numbers, (normal(3, 4), normal(3, 4))),
     "long_scan": (long_scan, (normal(12, 3),)),
     "counted": (counted, (normal(10),)),
     "boxes": (boxes, (normal(1, 10, 4), normal(1, 10, 4))),

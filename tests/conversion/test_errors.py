@@ -22,8 +22,8 @@ def _callback(x: Any) -> Any:
     return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
-def _pool3(x: Any) -> Any:
-    return lax.reduce_window(x, 0.0, lax.add, (2, 2, 2), (1, 1, 1), "VALID")
+def _dilated_pool(x: Any) -> Any:
+    return lax.reduce_window(x, 0.0, lax.add, (2, 2), (1, 1), "VALID", window_dilation=(2, 1))
 
 
 def _batch_groups(x: Any, k: Any) -> Any:
@@ -60,11 +60,11 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         "random_seed",
         "use threefry2x32",
     ),
-    "complex_division": (
-        lambda x: (jnp.fft.fft(x) / jnp.fft.fft(x + 1)).real,
+    "complex_root": (
+        lambda x: jnp.sqrt(jnp.fft.fft(x)).real,
         (X,),
-        "div",
-        "write it with the parts",
+        "sqrt",
+        "compute with their parts",
     ),
     "bits": (lax.population_count, (I32,), "population_count", "compute it outside"),
     "xor_of_all": (
@@ -80,18 +80,18 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         "dot_general",
         "convert the inputs to float32",
     ),
-    "pool_of_three": (_pool3, (np.zeros((4, 4, 4), np.float32),), "reduce_window_sum", "along two"),
+    "dilated_pool": (_dilated_pool, (X,), "reduce_window_sum", "convert to float32"),
     "batch_groups": (
         _batch_groups,
         (np.zeros((2, 2, 4), np.float32), np.zeros((2, 2, 3), np.float32)),
         "conv_general_dilated",
         "use feature_group_count",
     ),
-    "logcumsumexp": (
-        lax.cumlogsumexp,
-        (X,),
-        "cumlogsumexp",
-        "compute it outside",
+    "gamma": (
+        lambda data: jax.random.gamma(jax.random.wrap_key_data(data), 1.0),
+        (np.zeros(2, np.uint32),),
+        "random_gamma",
+        KEY,
     ),
     "integer_exp": (
         lambda x: lax.rng_bit_generator(x, (2,))[1],

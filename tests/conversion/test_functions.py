@@ -11,7 +11,7 @@ from ai_edge_litert.interpreter import OpResolverType
 
 import jaxdelegate
 from jaxdelegate.model.open_models import open_model
-from tests.conversion.functions import FUNCTIONS
+from tests.conversion.functions import FUNCTIONS, wide_integers
 
 TOLERANCE = 1e-5
 # The resolver of reference kernels does not have these operators.
@@ -76,3 +76,14 @@ def test_interpreter(written: Any) -> None:
 def test_load(written: Any) -> None:
     content, inputs, want, names = written
     compare(jaxdelegate.load(content)(**inputs), want, names)
+
+
+@pytest.mark.litert
+def test_integers_of_64_bits() -> None:
+    with jax.enable_x64(True):
+        a, b = np.array([5, -7, 2**40 + 3, -(2**41) - 5]), np.array([3, 2, -7, 10])
+        content = jaxdelegate.from_jax(wide_integers, a, b)
+        want = expected(wide_integers, (a, b))
+    names = list(open_model(content).signatures[0].outputs)
+    runner = StockInterpreter(model_content=content).get_signature_runner()
+    compare(runner(**inputs_of(content, (a, b))), want, names)

@@ -51,6 +51,25 @@ RULES: dict[str, tuple[Any, tuple[Any, ...], list[str]]] = {
         ["TRANSPOSE", "SOFTMAX", "TRANSPOSE"],
     ),
     "mean": (lambda x: x.mean(1), (X,), ["MEAN"]),
+    "bias_of_heads": (
+        lambda x: ((x @ f.W).reshape(2, 4, 4) + f.B.reshape(4, 4)) / 2,
+        (X,),
+        ["FULLY_CONNECTED", "RESHAPE"],
+    ),
+    "layer_norm": (
+        lambda x: (x - x.mean(-1)[:, None]) * lax.rsqrt(jnp.square(x).mean(-1) + 1e-5)[:, None],
+        (X,),
+        ["MEAN", "SUB", "SQUARE", "MEAN", "ADD", "RSQRT", "MUL"],
+    ),
+    "index": (
+        lambda x, i: jnp.take(x, i, axis=0),
+        (X, np.int32([1, -2])),
+        [
+            *("LESS", "ADD", "SELECT_V2"),
+            *("MAXIMUM", "MINIMUM", "GATHER"),
+            *("EQUAL", "RESHAPE", "SELECT_V2"),
+        ],
+    ),
     "unused": (lambda x: (jnp.sin(x), x + 1)[1], (X,), ["ADD"]),
     "equal": (lambda x: jnp.sin(x) * jnp.sin(x), (X,), ["SIN", "MUL"]),
     "transposes": (lambda x: (x.T + x.T).T, (X,), ["ADD"]),

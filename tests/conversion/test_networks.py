@@ -90,6 +90,7 @@ def test_transformer() -> None:
     counts = operators(written(jax_networks.encoder()))
     assert (counts["BATCH_MATMUL"], counts["SOFTMAX"], counts["GELU"]) == (2, 1, 1)
     assert counts["FULLY_CONNECTED"] == 6
+    assert sum(counts.values()) == 51
 
 
 def test_step_of_a_decoder() -> None:
