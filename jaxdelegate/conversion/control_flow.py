@@ -42,7 +42,7 @@ def _platform(e: Emitter, *, platforms: Sequence[Any], **_: Any) -> Value:
 def _condition(index: Value) -> Value | None:
     """The boolean that chooses between two branches, if it is one."""
     node = index.node
-    if node is not None and node.op == "CAST" and node.inputs[0].dtype == BOOL:  # type: ignore[union-attr]
+    if node is not None and node.op == "CAST" and node.inputs[0].dtype == BOOL:
         return node.inputs[0]
     return index if index.dtype == BOOL else None
 

@@ -40,7 +40,7 @@ def _unrepeated(v: Value) -> Value:
         data = distinct(v.data)
         return Value(data.shape, v.dtype, v.name, data)
     node = v.node
-    return node.inputs[0] if node is not None and node.op == "BROADCAST_TO" else v  # type: ignore[return-value]
+    return node.inputs[0] if node is not None and node.op == "BROADCAST_TO" else v
 
 
 def _op(op: str, dtype: Any = None) -> Callable[..., Value]:
@@ -141,11 +141,11 @@ def _clamp(low: Any, x: Any, high: Any) -> Any:
 
 
 def _complex_sum(a: Complex, b: Complex) -> Complex:
-    return Complex(a.re + b.re, a.im + b.im)  # type: ignore[operator]
+    return Complex(a.re + b.re, a.im + b.im)
 
 
 def _complex_product(a: Complex, b: Complex) -> Complex:
-    return Complex(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)  # type: ignore[operator]
+    return Complex(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)
 
 
 def _complex_power(e: Emitter, x: Complex, *, y: int) -> Any:
@@ -155,8 +155,8 @@ def _complex_power(e: Emitter, x: Complex, *, y: int) -> Any:
 
 
 def _complex_quotient(a: Complex, b: Complex) -> Complex:
-    square: Any = b.re * b.re + b.im * b.im  # type: ignore[operator]
-    return _complex_product(a, Complex(b.re / square, -b.im / square))  # type: ignore[operator]
+    square: Any = b.re * b.re + b.im * b.im
+    return _complex_product(a, Complex(b.re / square, -b.im / square))
 
 
 # ---- bits

@@ -4,11 +4,23 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxdelegate.conversion.cleanup import cleaned
+from jaxdelegate.conversion import activations, layouts, patterns
+from jaxdelegate.conversion.graph import Graph
+from jaxdelegate.conversion.rewriter import Rule, drop_dead, merge_equal, rewrite
 from jaxdelegate.conversion.tracing import signatures_of, traced
 from jaxdelegate.conversion.weights import Weights, checked, with_float16, with_int8
 from jaxdelegate.conversion.writing import written
 from jaxdelegate.model.writing import write_file
+
+_ARITHMETIC: dict[str, tuple[Rule, ...]] = {
+    op: (*layouts.RULES.get(op, ()), *patterns.RULES.get(op, ()))
+    for op in sorted({*layouts.RULES, *patterns.RULES})
+}
+# Patterns before transposes move into them, and activations before a factor of one is moved.
+_PASSES = (
+    activations.RULES, patterns.RULES, _ARITHMETIC, activations.RULES, patterns.FUSING,
+    patterns.LAST,
+)  # fmt: skip
 
 
 def from_jax(
@@ -53,7 +65,7 @@ def from_jax(
     graphs = {}
     for key, (f, arguments) in signatures_of(function, examples, signatures).items():
         graphs[key] = traced(key, f, arguments, params, names)
-        cleaned(graphs[key].graph)
+        _clean(graphs[key].graph)
         if weights == "int8":
             with_int8(graphs[key].graph)
     content = written(graphs)
@@ -74,3 +86,15 @@ def save_jax(
     """
     content = from_jax(function, *examples, **how)
     write_file(os.fspath(path), lambda file: file.write(content))
+
+
+def _clean(graph: Graph) -> None:
+    """Simplify a graph and those that it calls, in place, to what a person would have written."""
+    for called in graph.called():
+        _clean(called)
+    drop_dead(graph)
+    merge_equal(graph)
+    for rules in _PASSES:
+        rewrite(graph, rules)
+    merge_equal(graph)
+    drop_dead(graph)

@@ -55,14 +55,14 @@ class Value:
 class Complex:
     """A complex array: no kernel computes with complex tensors, so the parts are two tensors."""
 
-    re: Value
-    im: Value
+    re: Any  # a Value each, or arrays in a function that is traced
+    im: Any
 
     is_constant = False
 
     @property
     def shape(self) -> Shape:
-        return self.re.shape
+        return tuple(self.re.shape)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["re", "im"], meta_fields=[])
@@ -76,7 +76,7 @@ class Node:
     """An operator. `graphs` are what it calls, by the name of the option with their index."""
 
     op: str
-    inputs: list[Value | None]
+    inputs: list[Any]  # Values; None is an absent one
     outputs: list[Value]
     options: Options | None = None
     graphs: Mapping[str, "Graph"] = dataclasses.field(default_factory=dict)

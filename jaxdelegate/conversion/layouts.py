@@ -8,7 +8,11 @@ import numpy as np
 
 from jaxdelegate.conversion.graph import Node, Value, constant, scalar_of
 from jaxdelegate.conversion.rewriter import Rewriter, Rule
-from jaxdelegate.op_lowering.options import BatchMatMulOptions, ConcatenationOptions
+from jaxdelegate.op_lowering.options import (
+    ActivationFunctionType,
+    BatchMatMulOptions,
+    ConcatenationOptions,
+)
 
 UNARY = (
     "ABS", "NEG", "SIGN", "EXP", "LOG", "SQRT", "RSQRT", "SIN", "COS", "TANH", "LOGISTIC", "FLOOR",
@@ -25,8 +29,12 @@ _REDUCERS = ("SUM", "MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_A
 
 def numbers(value: Value | None) -> tuple[int, ...]:
     """The elements of a constant vector."""
-    assert value is not None
     return tuple(int(n) for n in np.ravel(value.data))
+
+
+def is_fused(node: Node) -> bool:
+    activation = getattr(node.options, "fused_activation_function", None)
+    return activation not in (None, ActivationFunctionType.NONE)
 
 
 def producer(value: Value | None, *ops: str) -> Node | None:
@@ -36,7 +44,6 @@ def producer(value: Value | None, *ops: str) -> Node | None:
 
 
 def _source(node: Node) -> Value:
-    assert node.inputs[0] is not None
     return node.inputs[0]
 
 
@@ -63,7 +70,6 @@ def _permutation(inputs: Sequence[Value | None], rank: int) -> tuple[int, ...] |
     """How all inputs of an operator are transposed; None if they are not, or differ."""
     perms = set()
     for v in inputs:
-        assert v is not None
         before = producer(v, "TRANSPOSE")
         if before is not None and v.rank == rank:
             perms.add(numbers(before.inputs[1]))
@@ -104,23 +110,15 @@ def _reduction_first(r: Rewriter, node: Node) -> Value | None:
     return r.emitter.transpose(y, np.argsort(np.argsort(kept)))
 
 
-def _pad_first(r: Rewriter, node: Node) -> Value | None:
+def _vectors_first(r: Rewriter, node: Node) -> Value | None:
+    """An operator whose vectors have an element for each dimension: a pad or a slice."""
     before = producer(node.inputs[0], "TRANSPOSE")
-    if before is None:
-        return None
-    perm, pads = numbers(before.inputs[1]), np.asarray(node.inputs[1].data)  # type: ignore[union-attr]
-    value = node.inputs[2] if node.op == "PADV2" else None
-    padded = r.emitter.pad(_source(before), pads[np.argsort(perm)].tolist(), value)
-    return r.emitter.transpose(padded, perm)
-
-
-def _slice_first(r: Rewriter, node: Node) -> Value | None:
-    before = producer(node.inputs[0], "TRANSPOSE")
-    if before is None or not all(v is not None and v.is_constant for v in node.inputs[1:]):
+    others = [v for v in node.inputs[1:] if v is not None]
+    if before is None or not all(v.is_constant or not v.rank for v in others):
         return None
     perm = numbers(before.inputs[1])
     inverse = np.argsort(perm)
-    vectors = [constant(np.asarray(v.data)[inverse]) for v in node.inputs[1:]]  # type: ignore[union-attr]
+    vectors = [constant(np.asarray(v.data)[inverse]) if v.rank else v for v in others]
     shape = tuple(node.output.shape[i] for i in inverse)
     y = r.emitter.op(node.op, [_source(before), *vectors], shape, node.output.dtype, node.options)
     return r.emitter.transpose(y, perm)
@@ -203,7 +201,6 @@ def _reshape_last(r: Rewriter, node: Node) -> Value | None:
         return None
     inputs: list[Value | None] = []
     for v in node.inputs:
-        assert v is not None
         small = _row(v, x, y) if v.is_constant else _source(outputs[id(v)])
         if small is None:
             return None
@@ -296,10 +293,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "RESHAPE": (_merged_reshapes,),
     "BROADCAST_TO": (_same_shape,),
     "BATCH_MATMUL": (_swapped_columns,),
-    "PAD": (_pad_first,),
-    "PADV2": (_pad_first,),
-    "SLICE": (_slice_first,),
-    "STRIDED_SLICE": (_slice_first,),
+    **dict.fromkeys(("PAD", "PADV2", "SLICE", "STRIDED_SLICE"), (_vectors_first,)),
     "CONCATENATION": (_concatenation_first,),
     **dict.fromkeys(_REDUCERS, (_kept_dimensions, _reduction_first, _reduction_of_reshape)),
     **dict.fromkeys(UNARY, (_elementwise_first, _reshape_last)),

@@ -104,14 +104,14 @@ def spread(axis: int, between: int) -> Callable[[Any, Any], Any]:
     return function
 
 
-def starts_of(e: Emitter, indices: Sequence[Value]) -> Value:
+def starts_of(e: Emitter, indices: Sequence[Value]) -> Any:
     """Scalars as a vector of int32."""
-    return write(e, lambda *i: jnp.stack([n.astype(I32) for n in i]), *indices)  # type: ignore[no-any-return]
+    return write(e, lambda *i: jnp.stack([n.astype(I32) for n in i]), *indices)
 
 
-def clamped(e: Emitter, index: Value, most: Any) -> Value:
+def clamped(e: Emitter, index: Value, most: Any) -> Any:
     """An index between 0 and `most`; a scalar, or the last dimension's bounds in an array."""
-    return write(e, lambda i: jnp.clip(i, 0, jnp.asarray(most, i.dtype)), index)  # type: ignore[no-any-return]
+    return write(e, lambda i: jnp.clip(i, 0, jnp.asarray(most, i.dtype)), index)
 
 
 def _dynamic_slice(e: Emitter, x: Value, *starts: Value, slice_sizes: Shape) -> Value:
@@ -251,11 +251,11 @@ def _sort(e: Emitter, *operands: Value, dimension: int, num_keys: int, **_: Any)
     return [e.transpose(x, np.argsort(order)) for x in moved]
 
 
-def _sortable(e: Emitter, x: Value) -> Value:
+def _sortable(e: Emitter, x: Value) -> Any:
     """In a type that TOPK_V2 orders: uint32 as int32 with the first bit inverted."""
     if x.dtype != np.uint32:
         return e.cast(x, e.wider("TOPK_V2", x.dtype))
-    return write(e, lambda x: (x ^ np.uint32(1 << 31)).astype(I32), x)  # type: ignore[no-any-return]
+    return write(e, lambda x: (x ^ np.uint32(1 << 31)).astype(I32), x)
 
 
 def _descending(e: Emitter, x: Value) -> Value:

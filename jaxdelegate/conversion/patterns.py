@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdelegate.conversion.graph import Node, Value, constant, distinct, scalar_of
 from jaxdelegate.conversion.interpreting import write
-from jaxdelegate.conversion.layouts import numbers, producer
+from jaxdelegate.conversion.layouts import is_fused, numbers, producer
 from jaxdelegate.conversion.mathematics import erf
 from jaxdelegate.conversion.rewriter import Rewriter, Rule
 from jaxdelegate.op_lowering.options import (
@@ -31,8 +31,6 @@ _ACTIVATIONS = {
 def split(node: Node) -> tuple[Value, Value] | None:
     """The input of a binary operator that is computed, and the one that is constant."""
     a, b = node.inputs[:2]
-    assert a is not None
-    assert b is not None
     if a.is_constant == b.is_constant:
         return None
     return (b, a) if a.is_constant else (a, b)
@@ -58,16 +56,11 @@ def _neutral(_r: Rewriter, node: Node) -> Value | None:
     return x if node.op not in ("SUB", "DIV") or _is_second(node, c) else None
 
 
-def _is_fused(node: Node) -> bool:
-    activation = getattr(node.options, "fused_activation_function", None)
-    return activation not in (None, ActivationFunctionType.NONE)
-
-
 def _joined_scales(r: Rewriter, node: Node) -> Value | None:
     """(x * a) / b and so on: one multiplication."""
     outer = _scale(node)
     before = producer(None if outer is None else outer[0], "MUL", "DIV")
-    inner = None if before is None or _is_fused(before) else _scale(before)
+    inner = None if before is None or is_fused(before) else _scale(before)
     if outer is None or inner is None or not r.is_read_once(outer[0]):
         return None
     factor = np.asarray(outer[1] * inner[1], np.float32)
@@ -99,7 +92,6 @@ def _mean(r: Rewriter, node: Node) -> Value | None:
     if outer is None or before is None or outer[1].size != 1:
         return None
     x, axes = before.inputs[0], numbers(before.inputs[1])
-    assert x is not None
     sizes = [x.shape[i] for i in axes]
     known = all(isinstance(n, int) for n in sizes)
     if not known or not math.isclose(float(outer[1].flat[0]) * math.prod(sizes), 1, rel_tol=1.2e-7):
@@ -112,11 +104,9 @@ def _mean(r: Rewriter, node: Node) -> Value | None:
 
 def _squared_difference(r: Rewriter, node: Node) -> Value | None:
     before = producer(node.inputs[0], "SUB")
-    if before is None or _is_fused(before) or not r.is_read_once(before.output):
+    if before is None or is_fused(before) or not r.is_read_once(before.output):
         return None
     a, b = before.inputs
-    assert a is not None
-    assert b is not None
     return r.emitter.compute("SQUARED_DIFFERENCE", a, b)
 
 
@@ -185,7 +175,7 @@ def _bias(r: Rewriter, node: Node) -> Value | None:
     """A constant for each channel, added to a product: its bias."""
     parts = split(node)
     before = producer(None if parts is None else parts[0], *_PRODUCTS)
-    if parts is None or before is None or _is_fused(before) or not r.is_read_once(parts[0]):
+    if parts is None or before is None or is_fused(before) or not r.is_read_once(parts[0]):
         return None
     vector = _channels(parts[1], before.output)
     if vector is None or (node.op == "SUB" and not _is_second(node, parts[1])):
@@ -222,7 +212,7 @@ def _scaled_product(r: Rewriter, node: Node) -> Value | None:
     """A factor for each channel, as of a batch normalization: it goes into the weights."""
     scale = _scale(node)
     before = producer(None if scale is None else scale[0], *_PRODUCTS)
-    if scale is None or before is None or _is_fused(before) or not r.is_read_once(scale[0]):
+    if scale is None or before is None or is_fused(before) or not r.is_read_once(scale[0]):
         return None
     weights = before.inputs[1]
     factors = _channels(constant(scale[1].astype(np.float32)), before.output)
@@ -238,7 +228,7 @@ def _scaled_product(r: Rewriter, node: Node) -> Value | None:
 
 def _fused_activation(r: Rewriter, node: Node) -> Value | None:
     before = producer(node.inputs[0], *_FUSES)
-    if before is None or _is_fused(before) or not r.is_read_once(before.output):
+    if before is None or is_fused(before) or not r.is_read_once(before.output):
         return None
     if before.output.dtype != np.float32:
         return None

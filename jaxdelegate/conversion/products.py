@@ -149,7 +149,7 @@ def _channels_last(dimensions: Sequence[int]) -> list[int]:
     return [dimensions[0], *dimensions[2:], dimensions[1]]
 
 
-def _convolved(e: Emitter, x: Value, kernel: Value, w: _Window, shape: Shape) -> Value:
+def _convolved(e: Emitter, x: Value, kernel: Value, w: _Window, shape: Shape) -> Any:
     """The convolution of [batch, *spatial, channels] with [filters, *window, channels]."""
     if any(s > 1 for s in w.spread) and _is_transposed(kernel, w):
         return _transpose_conv(e, x, kernel, w, shape)
@@ -187,7 +187,7 @@ def _is_transposed(kernel: Value, w: _Window) -> bool:
     return ones and w.groups == 1 and len(w.spread) == 2 and kernel.is_constant
 
 
-def _transpose_conv(e: Emitter, x: Value, kernel: Value, w: _Window, shape: Shape) -> Value:
+def _transpose_conv(e: Emitter, x: Value, kernel: Value, w: _Window, shape: Shape) -> Any:
     """TRANSPOSE_CONV, which flips the kernel, and pads by what is not there."""
     flipped = e.const(kernel.data[:, ::-1, ::-1, :], name=kernel.name)
     crops = [(k - 1 - a, k - 1 - b) for k, (a, b) in zip(kernel.shape[1:3], w.pads, strict=True)]
@@ -204,7 +204,7 @@ def _transpose_conv(e: Emitter, x: Value, kernel: Value, w: _Window, shape: Shap
     )
     y = e.op("TRANSPOSE_CONV", [e.sizes(sizes), flipped, x], sizes, F32, options)
     config = [(0, 0, 0), *((-low, -high, 0) for low, high in crops), (0, 0, 0)]
-    return y if is_same else write(e, lambda y: lax.pad(y, np.float32(0), config), y)  # type: ignore[no-any-return]
+    return y if is_same else write(e, lambda y: lax.pad(y, np.float32(0), config), y)
 
 
 def padded_for(

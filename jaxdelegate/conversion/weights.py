@@ -47,8 +47,6 @@ def _is_large(weights: Value) -> bool:
 def _has_kernel(node: Node) -> bool:
     """Convolutions in groups have no kernel for int8 weights and float inputs."""
     x, weights = node.inputs[:2]
-    assert x is not None
-    assert weights is not None
     return node.op != "CONV_2D" or x.shape[-1] == weights.shape[-1]
 
 
@@ -66,7 +64,7 @@ def with_float16(content: bytes) -> bytes:
     places = list(castable(model))
     for subgraph, i in places:
         tensor = model.subgraphs[subgraph].tensors[i]
-        largest = np.max(np.abs(tensor.data), initial=0)  # type: ignore[arg-type]
+        largest = np.max(np.abs(tensor.data), initial=0)
         if largest > np.finfo(np.float16).max:
             raise ConversionError(
                 f"from_jax: weights='float16': {tensor.name!r} has the value {largest:g}, more "

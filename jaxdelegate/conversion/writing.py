@@ -196,5 +196,5 @@ def _version(node: Node) -> int:
         return 6 if node.inputs[2] is None else 5
     if node.op == "TRANSPOSE_CONV":
         return 3 if len(node.inputs) > 3 else 1
-    groups = node.op == "CONV_2D" and node.inputs[0].shape[-1] != node.inputs[1].shape[-1]  # type: ignore[union-attr]
+    groups = node.op == "CONV_2D" and node.inputs[0].shape[-1] != node.inputs[1].shape[-1]
     return 6 if groups else 1
