@@ -43,7 +43,7 @@ def _condition(index: Value) -> Value | None:
     """The boolean that chooses between two branches, if it is one."""
     node = index.node
     if node is not None and node.op == "CAST" and node.inputs[0].dtype == BOOL:
-        return node.inputs[0]
+        return node.source
     return index if index.dtype == BOOL else None
 
 
@@ -126,10 +126,10 @@ def loop(
         rest = iter(inputs[len(carry) :])
         return [v if v.is_constant else next(rest) for v in consts], list(inputs[: len(carry)])
 
-    def checks(inner: Emitter, values: list[Value]) -> list[Value]:
+    def checks(inner: Emitter, values: Sequence[Any]) -> list[Any]:
         return [cond(inner, *with_consts(values))]
 
-    def steps(inner: Emitter, values: list[Value]) -> list[Value]:
+    def steps(inner: Emitter, values: Sequence[Any]) -> list[Any]:
         return [*body(inner, *with_consts(values)), *values[len(carry) :]]
 
     graphs = {

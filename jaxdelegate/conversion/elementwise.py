@@ -148,6 +148,11 @@ def _complex_product(a: Complex, b: Complex) -> Complex:
     return Complex(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re)
 
 
+def _complex_exp(x: Complex) -> Complex:
+    size = jnp.exp(x.re)
+    return Complex(size * jnp.cos(x.im), size * jnp.sin(x.im))
+
+
 def _complex_power(e: Emitter, x: Complex, *, y: int) -> Any:
     if y < 1:
         e.refuse(f"it is not written for complex arrays to the power of {y}", "divide by a product")
@@ -181,6 +186,21 @@ def _xor_of_bits(e: Emitter, a: Value, b: Value) -> Value:
 
 def _not(x: Any) -> Any:
     return -1 - x if x.dtype.kind == "i" else np.iinfo(x.dtype).max - x
+
+
+def _each_shift(x: Any) -> Any:
+    """All right shifts of integers, in a last dimension."""
+    shape = (*x.shape, 8 * x.dtype.itemsize)
+    shifts = jnp.broadcast_to(jnp.arange(shape[-1], dtype=x.dtype), shape)
+    return lax.shift_right_logical(jnp.broadcast_to(x[..., None], shape), shifts)
+
+
+def _leading_zeros(x: Any) -> Any:
+    return (_each_shift(x) == 0).sum(-1, dtype=x.dtype)
+
+
+def _population_count(x: Any) -> Any:
+    return (_each_shift(x) & 1).sum(-1, dtype=x.dtype)
 
 
 def _shift_left(x: Any, by: Any) -> Any:
@@ -274,7 +294,7 @@ def _in_parts(function: Callable[..., Any]) -> Lower:
 _ADD = ("ADD", _add, _NUMBERS, _in_parts(_complex_sum))
 _NEG = _in_parts(lambda x: Complex(-x.re, -x.im))
 _SUB = _in_parts(lambda a, b: Complex(a.re - b.re, a.im - b.im))
-_UNARY = "exp log sqrt rsqrt sin cos tanh logistic floor ceil"
+_UNARY = "log sqrt rsqrt sin cos tanh logistic floor ceil"
 _IDENTITIES = (
     "copy", "copy_p", "stop_gradient", "name", "sharding_constraint", "optimization_barrier",
     "device_put", "pvary",
@@ -298,6 +318,7 @@ PRIMITIVES = (
     Primitive("rem", "FLOOR_MOD, SIGN, ABS, MUL", _rem, _NUMBERS),
     Primitive("square", "SQUARE", _square, _NUMBERS, _in_parts(lambda x: _complex_product(x, x))),
     *(Primitive(name, name.upper(), _op(name.upper()), _FLOATS) for name in _UNARY.split()),
+    Primitive("exp", "EXP", _op("EXP"), _FLOATS, _in_parts(_complex_exp)),
     Primitive("round", "ROUND", _rounded, _FLOATS),
     Primitive("is_finite", "ABS, LESS_EQUAL", by(lambda x: jnp.abs(x) <= _LARGEST), _FLOATS),
     Primitive("atan2", "ATAN2", _atan2, _FLOATS),
@@ -322,6 +343,8 @@ PRIMITIVES = (
     Primitive("shift_left", "MUL, GATHER", by(_shift_left)),
     Primitive("shift_right_arithmetic", "RIGHT_SHIFT", _shift_right("i"), _AT_MOST_32),
     Primitive("shift_right_logical", "RIGHT_SHIFT", _shift_right("u"), _AT_MOST_32),
+    Primitive("clz", "RIGHT_SHIFT, EQUAL, SUM", by(_leading_zeros), _AT_MOST_32),
+    Primitive("population_count", "RIGHT_SHIFT, SUM", by(_population_count), _AT_MOST_32),
     Primitive("bitcast_convert_type", "BITCAST", _bitcast, "32 bits to 32 bits"),
     Primitive("select_n", "SELECT_V2", _select, "", each_part(_select)),
     Primitive(

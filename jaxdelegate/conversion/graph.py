@@ -85,6 +85,11 @@ class Node:
     keeps: bool = False  # an operator of a loaded model, which is not rewritten
 
     @property
+    def source(self) -> Value:
+        value: Value = self.inputs[0]
+        return value
+
+    @property
     def output(self) -> Value:
         return self.outputs[0]
 

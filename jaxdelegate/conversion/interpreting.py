@@ -23,6 +23,7 @@ _REMEDIES = {
     "random_": _RANDOM,
     "threefry": _RANDOM,
     "rng_": _RANDOM,
+    "reduce_window": "use lax.add, lax.max or lax.min as its computation",
     "callback": "compute it outside of the function, and pass the result as an input",
     "": "write it with the primitives of docs/from_jax.md, or compute it outside",
 }
@@ -69,7 +70,7 @@ def write(e: Emitter, function: Callable[..., Any], *inputs: Any) -> Any:
     is_wide = any(v.dtype.itemsize == 8 for v in leaves) or jax.config.jax_enable_x64  # type: ignore[attr-defined]
     promotions = jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard")
     with promotions[0], promotions[1], jax.enable_x64(is_wide):
-        shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in leaves]
+        shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in leaves]  # type: ignore[no-untyped-call]
         trace = jax.make_jaxpr(function, return_shape=True)
         jaxpr, result = trace(*jax.tree.unflatten(tree, shapes))
         with e.as_own():

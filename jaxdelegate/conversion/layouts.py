@@ -27,7 +27,7 @@ BINARY = (
 _REDUCERS = ("SUM", "MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
 
 
-def numbers(value: Value | None) -> tuple[int, ...]:
+def numbers(value: Value) -> tuple[int, ...]:
     """The elements of a constant vector."""
     return tuple(int(n) for n in np.ravel(value.data))
 
@@ -43,19 +43,15 @@ def producer(value: Value | None, *ops: str) -> Node | None:
     return node if node is not None and node.op in ops and not node.keeps else None
 
 
-def _source(node: Node) -> Value:
-    return node.inputs[0]
-
-
 # ---- transposes
 
 
 def _merged_transposes(r: Rewriter, node: Node) -> Value | None:
-    perm, x = numbers(node.inputs[1]), _source(node)
+    perm, x = numbers(node.inputs[1]), node.source
     before = producer(x, "TRANSPOSE")
     if before is not None:
         first = numbers(before.inputs[1])
-        return r.emitter.transpose(_source(before), [first[i] for i in perm])
+        return r.emitter.transpose(before.source, [first[i] for i in perm])
     if perm == tuple(range(len(perm))):
         return x
     moved = [i for i in perm if not _is_one(x.shape[i])]
@@ -66,7 +62,7 @@ def _is_one(n: Any) -> bool:
     return isinstance(n, int) and n == 1
 
 
-def _permutation(inputs: Sequence[Value | None], rank: int) -> tuple[int, ...] | None:
+def _permutation(inputs: Sequence[Any], rank: int) -> tuple[int, ...] | None:
     """How all inputs of an operator are transposed; None if they are not, or differ."""
     perms = set()
     for v in inputs:
@@ -82,7 +78,7 @@ def _below(r: Rewriter, value: Value, perm: tuple[int, ...]) -> Value:
     """An input of the operator that moves before its transpose."""
     before = producer(value, "TRANSPOSE")
     if before is not None and value.rank == len(perm):
-        return _source(before)
+        return before.source
     if value.size == 1:
         return r.emitter.reshape(value, ()) if value.rank else value
     full = value.data.reshape((1,) * (len(perm) - value.rank) + value.shape)
@@ -105,7 +101,7 @@ def _reduction_first(r: Rewriter, node: Node) -> Value | None:
         return None
     perm, axes = numbers(before.inputs[1]), numbers(node.inputs[1])
     keep = bool(getattr(node.options, "keep_dims", False))
-    y = r.emitter.reduce(node.op, _source(before), sorted(perm[i] for i in axes), keep=keep)
+    y = r.emitter.reduce(node.op, before.source, sorted(perm[i] for i in axes), keep=keep)
     kept = list(perm) if keep else [p for i, p in enumerate(perm) if i not in axes]
     return r.emitter.transpose(y, np.argsort(np.argsort(kept)))
 
@@ -120,7 +116,7 @@ def _vectors_first(r: Rewriter, node: Node) -> Value | None:
     inverse = np.argsort(perm)
     vectors = [constant(np.asarray(v.data)[inverse]) if v.rank else v for v in others]
     shape = tuple(node.output.shape[i] for i in inverse)
-    y = r.emitter.op(node.op, [_source(before), *vectors], shape, node.output.dtype, node.options)
+    y = r.emitter.op(node.op, [before.source, *vectors], shape, node.output.dtype, node.options)
     return r.emitter.transpose(y, perm)
 
 
@@ -132,7 +128,7 @@ def _concatenation_first(r: Rewriter, node: Node) -> Value | None:
     perm = perms.pop() if len(perms) == 1 else None
     if perm is None or not isinstance(node.options, ConcatenationOptions):
         return None
-    parts = [_source(v.node) for v in node.inputs if v is not None and v.node is not None]
+    parts = [v.node.source for v in node.inputs if v is not None and v.node is not None]
     return r.emitter.transpose(r.emitter.concatenate(parts, perm[node.options.axis]), perm)
 
 
@@ -140,22 +136,22 @@ def _concatenation_first(r: Rewriter, node: Node) -> Value | None:
 
 
 def _merged_reshapes(r: Rewriter, node: Node) -> Value | None:
-    x = _source(node)
+    x = node.source
     if x.shape == node.output.shape:
         return x
     before = producer(x, "RESHAPE")
     if before is not None:
-        return r.emitter.reshape(_source(before), node.output.shape)
+        return r.emitter.reshape(before.source, node.output.shape)
     return _reshape_of_transpose(r, node)
 
 
 def _reshape_of_transpose(r: Rewriter, node: Node) -> Value | None:
     """A reshape that only adds or removes dimensions of size 1, before a transpose."""
     before = producer(node.inputs[0], "TRANSPOSE")
-    places = None if before is None else _places(_source(node).shape, node.output.shape)
+    places = None if before is None else _places(node.source.shape, node.output.shape)
     if before is None or places is None or not r.is_read_once(before.output):
         return None
-    x, perm = _source(before), numbers(before.inputs[1])
+    x, perm = before.source, numbers(before.inputs[1])
     sources = {i: perm[j] for i, j in places.items()}  # dimension of y: dimension of x
     place = dict(zip(sorted(sources.values()), sorted(sources), strict=True))
     shape = [1] * node.output.rank
@@ -167,7 +163,7 @@ def _reshape_of_transpose(r: Rewriter, node: Node) -> Value | None:
 
 def _kept_dimensions(r: Rewriter, node: Node) -> Value | None:
     """A reduction whose dimensions come back keeps them, before a reshape that leaves them out."""
-    x, axes = _source(node), numbers(node.inputs[1])
+    x, axes = node.source, numbers(node.inputs[1])
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     if kept == node.output.shape or not _comes_back(r, node.output, kept):
         return None
@@ -194,14 +190,14 @@ def _reshape_last(r: Rewriter, node: Node) -> Value | None:
     if not befores or None in befores:
         return None
     outputs = {id(b.output): b for b in befores if b is not None}
-    shapes = {(_source(b).shape, b.output.shape) for b in outputs.values()}
+    shapes = {(b.source.shape, b.output.shape) for b in outputs.values()}
     ((x, y), *others) = shapes
     once = all(r.is_read_once(b.output) for b in outputs.values())
     if others or not x or y != node.output.shape or not once:
         return None
     inputs: list[Value | None] = []
     for v in node.inputs:
-        small = _row(v, x, y) if v.is_constant else _source(outputs[id(v)])
+        small = _row(v, x, y) if v.is_constant else outputs[id(v)].source
         if small is None:
             return None
         inputs.append(small)
@@ -243,11 +239,11 @@ def _joined_channels(v: Value, full: Sequence[Any], n: Any, y: Sequence[Any]) ->
 def _reduction_of_reshape(r: Rewriter, node: Node) -> Value | None:
     """A reduction before a reshape that only adds or removes dimensions of size 1."""
     before, axes = producer(node.inputs[0], "RESHAPE"), numbers(node.inputs[1])
-    places = None if before is None else _places(_source(before).shape, before.output.shape)
+    places = None if before is None else _places(before.source.shape, before.output.shape)
     if before is None or places is None or not all(i in places for i in axes):
         return None
     keep = bool(getattr(node.options, "keep_dims", False))
-    y = r.emitter.reduce(node.op, _source(before), sorted(places[i] for i in axes), keep=keep)
+    y = r.emitter.reduce(node.op, before.source, sorted(places[i] for i in axes), keep=keep)
     return r.emitter.reshape(y, node.output.shape)
 
 
@@ -260,7 +256,7 @@ def _without_broadcast(r: Rewriter, node: Node) -> Value | None:
         before = producer(v, "BROADCAST_TO")
         if before is None:
             continue
-        inputs = [*node.inputs[:i], _source(before), *node.inputs[i + 1 :]]
+        inputs = [*node.inputs[:i], before.source, *node.inputs[i + 1 :]]
         shapes = [v.shape for v in inputs if v is not None]
         if r.emitter.broadcast_shape(*shapes) == node.output.shape:
             return r.emitter.op(node.op, inputs, node.output.shape, node.output.dtype, node.options)
@@ -268,11 +264,11 @@ def _without_broadcast(r: Rewriter, node: Node) -> Value | None:
 
 
 def _same_shape(r: Rewriter, node: Node) -> Value | None:
-    x = _source(node)
+    x = node.source
     if x.shape == node.output.shape:
         return x
     before = producer(x, "BROADCAST_TO")
-    return r.emitter.broadcast(_source(before), node.output.shape) if before is not None else None
+    return r.emitter.broadcast(before.source, node.output.shape) if before is not None else None
 
 
 def _swapped_columns(r: Rewriter, node: Node) -> Value | None:
@@ -284,7 +280,7 @@ def _swapped_columns(r: Rewriter, node: Node) -> Value | None:
     if perm != (*range(len(perm) - 2), len(perm) - 1, len(perm) - 2):
         return None
     options = BatchMatMulOptions(adj_x=node.options.adj_x, adj_y=not node.options.adj_y)
-    inputs = [node.inputs[0], _source(before)]
+    inputs = [node.inputs[0], before.source]
     return r.emitter.op("BATCH_MATMUL", inputs, node.output.shape, node.output.dtype, options)
 
 

@@ -236,6 +236,15 @@ def _top_k(e: Emitter, x: Value, *, k: int, axis: int = -1, **_: Any) -> list[Va
     return [e.cast(e.transpose(values, back), x.dtype), e.transpose(places, back)]
 
 
+def _approximate_top_k(
+    e: Emitter, x: Value, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any
+) -> list[Value]:
+    if is_max_k:
+        return _top_k(e, x, k=k, axis=reduction_dimension)
+    values, places = _top_k(e, _descending(e, x), k=k, axis=reduction_dimension)
+    return [_descending(e, values), places]
+
+
 def _largest(e: Emitter, x: Value, k: int) -> list[Value]:
     shape = (*x.shape[:-1], k)
     return e.node("TOPK_V2", [x, e.const(k, np.int32)], [(shape, x.dtype), (shape, I32)])
@@ -316,5 +325,6 @@ PRIMITIVES = (
     Primitive("cummin", "MINIMUM, PADV2, SLICE", _cumulative(jnp.minimum, _most), _STEPS),
     Primitive("cumlogsumexp", "as log1p", _cumulative(jnp.logaddexp, _least), _STEPS),
     Primitive("top_k", "TOPK_V2", _top_k, "float32, integers of at most 32 bits; no NaN"),
+    Primitive("approx_top_k", "TOPK_V2", _approximate_top_k, "float32; exactly"),
     Primitive("sort", "TOPK_V2, GATHER", _sort, "float32, integers of at most 32 bits; no NaN"),
 )

@@ -64,7 +64,7 @@ def with_float16(content: bytes) -> bytes:
     places = list(castable(model))
     for subgraph, i in places:
         tensor = model.subgraphs[subgraph].tensors[i]
-        largest = np.max(np.abs(tensor.data), initial=0)
+        largest = np.max(np.abs(np.asarray(tensor.data)), initial=0)
         if largest > np.finfo(np.float16).max:
             raise ConversionError(
                 f"from_jax: weights='float16': {tensor.name!r} has the value {largest:g}, more "

@@ -215,7 +215,7 @@ def bits(x: Any, by: Any) -> Any:
     return (
         (x & 3, x | 9, x ^ 5, ~x, x & x[::-1], x << 3, logical(x, zero + 2), x >> 1),
         (lax.shift_left(x, by), logical(x, by), arithmetic(x, by), lax.shift_left(x, zero + 40)),
-        lax.bitcast_convert_type(x, np.uint32) >> 3,
+        (lax.bitcast_convert_type(x, np.uint32) >> 3, lax.population_count(x), lax.clz(x)),
     )
 
 
@@ -238,6 +238,7 @@ def several_keys(a: Any, b: Any) -> Any:
         lax.sort((a, b > 0, b), num_keys=3, dimension=0),
         jnp.lexsort((b, a)),
         jnp.argsort(a, stable=True, descending=True),
+        lax.approx_min_k(b, 3, reduction_dimension=0),
     )
 
 
@@ -351,7 +352,15 @@ def fourier(x: Any) -> Any:
 
 def complex_numbers(x: Any, y: Any) -> Any:
     a, b = lax.complex(x, y), lax.complex(y + 3, x)
-    results = (a / b, a @ b.T, a.sum(0), jnp.cumsum(a, 1), jnp.conj(a) ** 2, jnp.pad(a, 1))
+    results = (
+        a / b,
+        jnp.exp(a),
+        a @ b.T,
+        a.sum(0),
+        jnp.cumsum(a, 1),
+        jnp.conj(a) ** 2,
+        jnp.pad(a, 1),
+    )
     return [(z.real, z.imag) for z in results]
 
 

@@ -47,7 +47,6 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
     ),
     "igamma": (lax.igamma, (X, X), "igamma", "compute it outside"),
     "bessel": (lax.bessel_i1e, (X,), "bessel_i1e", "compute it outside"),
-    "leading_zeros": (lax.clz, (I32,), "clz", "compute it outside"),
     "half_bits": (
         lambda x: lax.bitcast_convert_type(x, np.int16),
         (I32,),
@@ -66,7 +65,12 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         "sqrt",
         "compute with their parts",
     ),
-    "bits": (lax.population_count, (I32,), "population_count", "compute it outside"),
+    "product_of_windows": (
+        lambda x: lax.reduce_window(x, 1.0, lax.mul, (2, 2), (1, 1), "VALID"),
+        (X,),
+        "reduce_window",
+        "use lax.add, lax.max or lax.min",
+    ),
     "xor_of_all": (
         lambda x: lax.reduce_xor(x, (0,)),
         (I32,),
