@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,6 +106,15 @@ class Graph:
 
     def called(self) -> Iterator["Graph"]:
         return (graph for node in self.nodes for graph in node.graphs.values())
+
+
+def unused(used: Counter[str], name: str) -> str:
+    """The name, with a number if it is used already."""
+    while used[name]:
+        used[name] += 1
+        name = f"{name}_{used[name] - 1}"
+    used[name] = 1
+    return name
 
 
 def constant(array: Any, name: str = "") -> Value:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxdelegate.conversion.emitter import Emitter
-from jaxdelegate.conversion.graph import Complex, Graph, Key, Value, constant, stored_dtype
+from jaxdelegate.conversion.graph import Complex, Graph, Key, Value, constant, stored_dtype, unused
 from jaxdelegate.conversion.interpreting import run
 from jaxdelegate.conversion.primitives import PRIMITIVES
 from jaxdelegate.errors import ConversionError, OptionError
@@ -64,9 +65,10 @@ def _example(key: str, leaf: Any) -> Any:
     try:
         return jax.eval_shape(jax.numpy.asarray, leaf)
     except TypeError as error:
+        kind = f"{type(leaf).__name__} {getattr(leaf, 'dtype', '')}".rstrip()
         raise ConversionError(
             f"from_jax: {key}: an example must be an array, a number or a ShapeDtypeStruct, got "
-            f"{type(leaf).__name__}; bind other arguments with functools.partial"
+            f"{kind}; bind other arguments with functools.partial"
         ) from error
 
 
@@ -88,9 +90,10 @@ def _input(key: str, name: str, aval: Any) -> Value:
 
 
 def _outputs(key: str, graph: Graph, paths: list[Any], results: list[Any]) -> dict[str, Value]:
-    names = _unique([_path(path) or "output" for path in paths])
+    used: Counter[str] = Counter()
     outputs = {}
-    for name, value in zip(names, results, strict=True):
+    for path, value in zip(paths, results, strict=True):
+        name = unused(used, _path(path) or "output")
         if isinstance(value, Key):
             raise ConversionError(
                 f"from_jax: {key}: the output {name!r} is a random key, which is not a tensor; "
@@ -110,17 +113,16 @@ def _outputs(key: str, graph: Graph, paths: list[Any], results: list[Any]) -> di
 
 
 def _path(path: Any) -> str:
-    text = str(jax.tree_util.keystr(path, simple=True, separator="/"))
+    text = _place(path)
     return f"output_{text}" if text.isdigit() else text
 
 
-def _unique(names: Sequence[str]) -> list[str]:
-    counts: dict[str, int] = {}
-    unique = []
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-        unique.append(name if counts[name] == 1 else f"{name}_{counts[name] - 1}")
-    return unique
+def _joined(*parts: str) -> str:
+    return "/".join(filter(None, parts))
+
+
+def _place(path: Any) -> str:
+    return str(jax.tree_util.keystr(path, simple=True, separator="/"))
 
 
 def _names(
@@ -137,12 +139,12 @@ def _names(
         arguments[len(given) :] = list(names)
     if given:
         arguments[0] = ""
-    leaves = []
-    for argument, value in zip(arguments, (*given, *examples), strict=True):
-        for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]:
-            place = jax.tree_util.keystr(path, simple=True, separator="/")
-            leaves.append("/".join(part for part in (argument, place) if part) or "params")
-    return _unique(leaves)
+    used: Counter[str] = Counter()
+    return [
+        unused(used, _joined(argument, _place(path)) or "params")
+        for argument, value in zip(arguments, (*given, *examples), strict=True)
+        for path, _ in jax.tree_util.tree_flatten_with_path(value)[0]
+    ]
 
 
 def _arguments(function: Callable[..., Any], count: int) -> list[str]:
@@ -164,8 +166,7 @@ def _closed_over(function: Any) -> Iterator[tuple[str, Any]]:
         except (TypeError, ValueError):
             continue
         for path, leaf in leaves:
-            place = jax.tree_util.keystr(path, simple=True, separator="/")
-            yield "/".join(part for part in (name, place.removesuffix("/value")) if part), leaf
+            yield _joined(name, _place(path).removesuffix("/value")), leaf
 
 
 def _held(function: Any) -> Iterator[tuple[str, Any]]:

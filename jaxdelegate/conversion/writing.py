@@ -2,13 +2,14 @@
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from jaxdelegate.conversion.graph import Graph, Node, Value, distinct
+from jaxdelegate.conversion.graph import Graph, Node, Value, distinct, unused
 from jaxdelegate.conversion.tracing import Traced
 from jaxdelegate.errors import ConversionError
 from jaxdelegate.model.rewriting import AlignedBuilder
@@ -87,7 +88,7 @@ class _Subgraph:
     def __init__(self, writer: _Writer, builder: SubgraphBuilder, graph: Graph) -> None:
         self._writer, self._builder, self._graph = writer, builder, graph
         self._tensors: dict[int, int] = {}
-        self._names: dict[str, int] = {}
+        self._names: Counter[str] = Counter()
         self._written: list[Value] = []  # ids are of objects that live
 
     def write(self) -> tuple[dict[int, int], list[int]]:
@@ -118,10 +119,10 @@ class _Subgraph:
         return output
 
     def _name(self, v: Value) -> str:
-        name = v.name or "tensor"
-        count = self._names.get(name, 0)
-        self._names[name] = count + 1
-        return name if not count else self._name(_renamed(v, f"{name}_{count}"))
+        return unused(self._names, v.name or "tensor")
+
+    def _add(self, v: Value, **more: Any) -> int:
+        return self._builder.tensor(*_declared(v), self._name(v), **_details(v), **more)
 
     def _tensor(self, v: Value | None) -> int | None:
         if v is None:
@@ -133,7 +134,7 @@ class _Subgraph:
 
     def _variable(self, v: Value) -> int:
         assert v.is_variable, f"{v.name} is read before it is computed"
-        return self._builder.tensor(*_declared(v), self._name(v), **_details(v), is_variable=True)
+        return self._add(v, is_variable=True)
 
     def _constant(self, v: Value) -> int:
         if not isinstance(v.data, np.ndarray):
@@ -158,24 +159,17 @@ class _Subgraph:
         inputs = [self._tensor(v) for v in node.inputs]
         self._written += [v for v in (*node.inputs, *node.outputs) if v is not None]
         for v in node.outputs:
-            self._tensors[id(v)] = self._builder.tensor(*_declared(v), self._name(v), **_details(v))
+            self._tensors[id(v)] = self._add(v)
         outputs = [self._tensors[id(v)] for v in node.outputs]
         options = default_options(node.op) if node.options is None else node.options
         called = {o: self._writer.places[id(g)] for o, g in node.graphs.items()}
         if called:
             options = dataclasses.replace(options, **called)
         version = max(node.version, _version(node))
-        inner = [
-            self._builder.tensor(*_declared(v), self._name(v), **_details(v))
-            for v in node.intermediates
-        ]
+        inner = list(map(self._add, node.intermediates))
         self._builder.operator(
             node.op, inputs, outputs, options, version=version, intermediates=inner
         )
-
-
-def _renamed(v: Value, name: str) -> Value:
-    return Value(v.shape, v.dtype, name)
 
 
 def _declared(v: Value) -> tuple[Sequence[int], np.dtype]:
