@@ -149,11 +149,13 @@ def _scan(
     split = num_consts + num_carry
     consts, carry = inputs[:num_consts], inputs[num_consts:split]
     xs = [in_parts(x) for x in inputs[split:]]
+    ys = jaxpr.out_avals[num_carry:]
+    stacks = [_empty(e, (length, *y.shape), y.dtype) for y in ys]
+    if not length:
+        return [*carry, *stacks]
     if length <= _UNROLLED_STEPS and length * _count(jaxpr) <= _UNROLLED_OPERATORS:
         order = range(length)[:: -1 if reverse else 1]
         return _unrolled(e, lambda *values: run(e, jaxpr, [*consts, *values]), order, carry, xs)
-    ys = jaxpr.out_avals[num_carry:]
-    stacks = [_empty(e, (length, *y.shape), y.dtype) for y in ys]
 
     def cond(inner: Emitter, _: Any, carried: Sequence[Value]) -> Value:
         return inner.compute("LESS", carried[0], inner.const(length, np.int32), dtype=BOOL)

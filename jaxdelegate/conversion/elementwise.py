@@ -81,12 +81,21 @@ def _div(e: Emitter, a: Value, b: Value) -> Value:
         low, high = range_of(b)
         if low == high > 0 and high & (high - 1) == 0:  # jnp.searchsorted halves by it
             return _op("RIGHT_SHIFT")(e, a, e.const(high.bit_length() - 1, a.dtype))
-    return _op("DIV")(e, a, b)
+    return _op("DIV")(e, a, _divisor(e, b))
+
+
+def _divisor(e: Emitter, x: Value) -> Any:
+    """Integers without 0, at which kernels fail, also where a function does not use the result."""
+    if x.dtype == F32 or range_of(x)[0] > 0 or range_of(x)[1] < 0:
+        return x
+    if isinstance(x.data, np.ndarray) and x.data.all():
+        return x
+    return write(e, lambda x: jnp.where(x == 0, 1, x), x)
 
 
 def _rem(e: Emitter, x: Value, y: Value) -> Value:
     """The remainder with the sign of x, by FLOOR_MOD, whose sign is that of y."""
-    modulo = _op("FLOOR_MOD")
+    modulo, y = _op("FLOOR_MOD"), _divisor(e, y)
     if x.dtype != F32 and range_of(x)[0] >= 0 and range_of(y)[0] >= 0:
         return modulo(e, x, y)
     return _op("MUL")(e, _sign(e, x), modulo(e, _abs(e, x), _abs(e, y)))

@@ -24,6 +24,7 @@ _REMEDIES = {
     "threefry": _RANDOM,
     "rng_": _RANDOM,
     "reduce_window": "use lax.add, lax.max or lax.min as its computation",
+    "reduce": "use sum, max, min, prod, all or any, or compute it outside",
     "callback": "compute it outside of the function, and pass the result as an input",
     "": "write it with the primitives of docs/from_jax.md, or compute it outside",
 }

@@ -204,6 +204,11 @@ def integers(a: Any, b: Any) -> Any:
     return a + b, a // b, a % b, a * b - 3, jnp.minimum(a, b), a == b, (a > b) & ~(a < 3), a ^ b
 
 
+def divided(a: Any, b: Any) -> Any:
+    """Where b is 0, kernels would fail."""
+    return jnp.gcd(a, b), jnp.where(b == 0, 0, a // b), lax.scan(lambda c, x: (c, x), a, b[:0])
+
+
 def wide_integers(a: Any, b: Any) -> Any:
     return lax.rem(a, b), a % b, jnp.abs(a), jnp.sign(a), a - b * 2, jnp.maximum(a, b)
 
@@ -464,6 +469,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "reads": (reads, (normal(5, 5), np.array([4, 1], np.int32))),
     "numpy_like": (numpy_like, (normal(4, 6),)),
     "integers": (integers, (below(50, 8) - 20, below(9, 8) + 1)),
+    "divided": (divided, (below(50, 8) - 20, below(3, 8) - 1)),
     "bytes_of": (bytes_of, (below(200, 6).astype(np.uint8), below(200, 6).astype(np.uint8))),
     "bits": (bits, (BITS, np.array([0, 1, 31, 4, 35, -1], np.int32))),
     "unsigned": (unsigned, (BITS.view(np.uint32),)),

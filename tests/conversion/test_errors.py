@@ -65,6 +65,12 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         "sqrt",
         "compute with their parts",
     ),
+    "own_reduction": (
+        lambda x: lax.reduce(x, np.float32(0), lambda a, b: a + b * b, (1,)),
+        (X,),
+        "reduce",
+        "use sum, max",
+    ),
     "product_of_windows": (
         lambda x: lax.reduce_window(x, 1.0, lax.mul, (2, 2), (1, 1), "VALID"),
         (X,),
@@ -144,3 +150,5 @@ def test_float64() -> None:
 def test_an_example_that_is_no_array() -> None:
     with pytest.raises(ConversionError, match=r"an example must be an array.*functools.partial"):
         jaxdelegate.from_jax(lambda x: x, object())
+    with pytest.raises(ConversionError, match=r"got ndarray object; bind other"):
+        jaxdelegate.from_jax(lambda x: x, np.array(["a"], object))
