@@ -14,7 +14,7 @@ from jaxdelegate.errors import ModelError
 from jaxdelegate.optional import optional_module
 from jaxdelegate.text import printable
 
-IMAGE_FAMILIES = ("gemma3", "gemma3n", "gemma4")  # the model types whose images are supported
+IMAGE_FAMILIES = ("gemma3", "gemma3n", "gemma4", "lfm2")  # model types whose images are supported
 SOUND_FAMILIES = ("gemma4",)  # and those whose sounds are
 _MOST_BYTES = 16 << 20
 _PACKAGE = "litert_lm_builder.runtime.proto"

@@ -67,6 +67,35 @@ def pixel_encoder() -> bytes:
 
 
 @functools.cache
+def square_encoder() -> bytes:
+    """As lfm2's: patches without positions, `images` [1, 36, 12]; `features` [1, 4, 8]."""
+    builder = ModelBuilder("vision encoder")
+    net, values = Net(builder), SIDE * SIDE * 3 // 4
+    images = builder.input((1, (SIDE // PATCH) ** 2, 3 * PATCH**2), np.float32, "images")
+    rows = net("RESHAPE", [images, net.integers(1, 4, values)], (1, 4, values))
+    x = net.dense(rows, _random(1, FEATURES, values) / 8, (1, 4, FEATURES))
+    builder.outputs(x)
+    builder.signature("vision_12", {"images": images}, {"features": x}, 0)
+    return builder.build()
+
+
+@functools.cache
+def whole_encoder(hidden: int = HIDDEN) -> bytes:
+    """As gemma4_unified's, without an adapter: `images` [1, 9, 12]; `features` [1, 9, hidden]."""
+    builder, values, shape = ModelBuilder("vision encoder"), 3 * PATCH**2, (1, 9, hidden)
+    net = Net(builder)
+    images = builder.input((1, 9, values), np.float32, "images")
+    places = builder.input((1, 9, 2), np.int32, "positions_xy")
+    x = net.dense(images, _random(1, hidden, values), shape)
+    at = net.dense(net("CAST", [places], (1, 9, 2)), _random(2, hidden, 2) / 8, shape)
+    x = net("ADD", [x, at], shape)
+    builder.outputs(x)
+    inputs = {"images": images, "positions_xy": places}
+    builder.signature("vision_9", inputs, {"features": x}, 0)
+    return builder.build()
+
+
+@functools.cache
 def adapter(counts: Sequence[int] = COUNTS) -> bytes:
     """Signatures vision_adapter_N: `soft_tokens` [1, N, 8]; `mm_embedding` [1, N, 16]."""
     builder = ModelBuilder("vision adapter")
@@ -98,6 +127,13 @@ def gemma4(m: Any) -> None:
 
 def gemma3(m: Any) -> None:
     m.llm_model_type.gemma3.start_of_image_token.token_str = "<|im_start|>"
+
+
+def lfm2(m: Any) -> None:
+    own = m.llm_model_type.lfm2
+    own.start_of_image_token.token_str = "<|im_start|>"
+    own.end_of_image_token.token_str = "<|im_end|>"
+    own.image_tensor_height = own.image_tensor_width = SIDE
 
 
 def vision_bundle(

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxdelegate.bundles.bundle import Bundle
-from jaxdelegate.lm.contents.content_encoder import ContentEncoder, has_parts, needed_parts
+from jaxdelegate.lm.contents.content_encoder import ContentEncoder, has_parts
 from jaxdelegate.lm.vision.decoding import pixels_of
-from jaxdelegate.lm.vision.image_prompts import image_rules
+from jaxdelegate.lm.vision.image_prompts import image_rules, needed, vision_parts
 from jaxdelegate.lm.vision.tensors import ImageTensors, tensors_of
-from jaxdelegate.lm.vision.vision_graph import ADAPTER, ENCODER, END, VisionGraph
+from jaxdelegate.lm.vision.vision_graph import VisionGraph
 from jaxdelegate.lm.vision.vision_model import VisionModel
 
 
@@ -40,10 +40,8 @@ class ImageEncoder(ContentEncoder):
             OptionError: the bundle lacks a vision part, the model's family has no images here, or
                 an option is wrong.
         """
-        needed_parts(bundle, [ENCODER, ADAPTER], "vision_backend", "images")
-        rules = image_rules(bundle)
-        parts = needed_parts(bundle, _parts(bundle), "vision_backend", "images")
-        model = VisionModel(parts, bundle.path, options, cache_dir, rules.most_patches)
+        parts, rules = vision_parts(bundle, "vision_backend"), image_rules(bundle)
+        model = VisionModel(parts, bundle.path, options, cache_dir, rules.form)
         super().__init__(rules, model, most_at_once)
         self.graph: VisionGraph = model.graph
         self._reading = threading.Lock()
@@ -55,8 +53,4 @@ class ImageEncoder(ContentEncoder):
 
 def takes_images(bundle: Bundle) -> bool:
     """Whether a bundle has vision parts of a family that is supported."""
-    return has_parts(bundle, _parts)
-
-
-def _parts(bundle: Bundle) -> list[str]:
-    return [ENCODER, ADAPTER, *([END] if image_rules(bundle).has_end else [])]
+    return has_parts(bundle, needed)

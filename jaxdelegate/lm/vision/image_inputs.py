@@ -5,11 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdelegate.bundles.bundle import Bundle
-from jaxdelegate.lm.contents.content_encoder import needed_parts
 from jaxdelegate.lm.vision.decoding import pixels_of
-from jaxdelegate.lm.vision.image_prompts import image_rules
+from jaxdelegate.lm.vision.image_prompts import image_rules, vision_parts
 from jaxdelegate.lm.vision.tensors import scaled, tensors_of
-from jaxdelegate.lm.vision.vision_graph import ADAPTER, ENCODER, POSITIONS, vision_graph
+from jaxdelegate.lm.vision.vision_graph import POSITIONS, vision_graph
 from jaxdelegate.model.open_models import open_model
 from jaxdelegate.passes.limits import Limits
 
@@ -19,11 +18,12 @@ class ImageInputs(NamedTuple):
 
     Attributes:
         encoder: the signature of `vision_encoder` for an image of this size.
-        adapter: the one of `vision_adapter` that takes the encoder's features.
+        adapter: the one of `vision_adapter` that takes the encoder's features; empty: the bundle
+            has no adapter, and the features are the result.
         inputs: the encoder's, by name: the pixels, float32 [1, height, width, 3] or patches
-            [1, n, values], from 0 to 1; and for patches their columns and rows, `positions_xy`,
-            int32 [1, n, 2], -1 after the last one.
-        places: how many rows of the adapter's result are the image's, the first ones.
+            [1, n, values], normalized; and, if images differ in size, the columns and rows of
+            patches, `positions_xy`, int32 [1, n, 2], -1 after the last one.
+        places: how many rows of the result are the image's, the first ones.
     """
 
     encoder: str
@@ -47,11 +47,11 @@ def image_inputs(bundle: Bundle, data: bytes) -> ImageInputs:
     """
     from jaxdelegate.function.signatures import signatures_of  # noqa: PLC0415 (imports jax)
 
-    parts = needed_parts(bundle, [ENCODER, ADAPTER], "image_inputs", "images")
+    parts = vision_parts(bundle, "image_inputs")
     signatures = {name: signatures_of(open_model(part), Limits()) for name, part in parts.items()}
-    graph = vision_graph(signatures, bundle.path, image_rules(bundle).most_patches)
+    graph = vision_graph(signatures, bundle.path, image_rules(bundle).form)
     image = tensors_of(pixels_of(data), graph)
-    inputs = {image.step.images_name: scaled(image.pixels)[None]}
+    inputs = {image.step.images_name: scaled(image.pixels, graph.form)[None]}
     if image.positions is not None:
         inputs[POSITIONS] = image.positions[None]
     return ImageInputs(image.key, image.step.adapter, inputs, image.places)

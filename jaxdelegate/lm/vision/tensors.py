@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.vision.resizing import resized
-from jaxdelegate.lm.vision.vision_graph import VisionGraph, VisionStep
+from jaxdelegate.lm.vision.vision_graph import ImageForm, VisionGraph, VisionStep
 
 
 class ImageTensors(NamedTuple):
@@ -19,10 +19,10 @@ class ImageTensors(NamedTuple):
 
     Attributes:
         step: of the encoder.
-        pixels: uint8 [height, width, 3], or patches [n, values]; the encoder takes them as float32
-            from 0 to 1, see `scaled`.
-        positions: int32 [n, 2]: the column and row of each patch, -1 after the last one; None: it
-            takes no patches.
+        pixels: uint8 [height, width, 3], or patches [n, values]; the encoder takes them as floats,
+            see `scaled`.
+        positions: int32 [n, 2]: the column and row of each patch, -1 after the last one; None: all
+            images have one size.
         places: how many the image has in a prompt.
     """
 
@@ -49,8 +49,10 @@ def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
     """
     first = graph.steps[-1]
     if not graph.most_patches:
-        height, width = first.images.shape[1:3]
-        return ImageTensors(first, resized(pixels, height, width), None, first.count)
+        has_patches = len(first.images.shape) == 3
+        image = resized(pixels, *(graph.form.size if has_patches else first.images.shape[1:3]))
+        image = _patches(image, first.patch) if has_patches else image
+        return ImageTensors(first, image, None, first.count)
     height, width = _fitting(pixels.shape[:2], graph.most_patches, first.patch, first.pool)
     patches = _patches(resized(pixels, height, width), first.patch)
     step = graph.step_for(len(patches))
@@ -66,9 +68,11 @@ def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
     )
 
 
-def scaled(pixels: np.ndarray) -> np.ndarray:
-    """Values as encoders take them: float32, from 0 to 1."""
-    return pixels.astype(np.float32) / np.float32(255)
+def scaled(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
+    """Values as the encoder takes them: float32, of the same shape."""
+    colors = pixels.reshape(-1, 3).astype(np.float32) / np.float32(form.divisor)
+    found = (colors - np.float32(form.mean)) / np.float32(form.deviation)
+    return found.reshape(pixels.shape)
 
 
 def _patches(image: np.ndarray, patch: int) -> np.ndarray:

@@ -23,9 +23,14 @@ class VisionComputation(ContentComputation[VisionGraph]):
         for array in positions:
             inputs[POSITIONS] = array[None]
         features = applies[""](params[""], inputs)[step.features_name]
+        if not step.adapter:
+            return _rows(features)
         if step.patches:  # LiteRT-LM passes on the image's features only
             is_there = lax.iota(np.int32, features.shape[-2]) < count
             features = jnp.where(is_there[:, None], features, 0)
         outputs = applies[ADAPTER](params[ADAPTER], {step.soft_tokens: features})
-        found: jax.Array = outputs[step.embeddings_name]
-        return found.reshape(step.embeddings.shape[-2:]).astype(np.float32)
+        return _rows(outputs[step.embeddings_name])
+
+
+def _rows(found: jax.Array) -> jax.Array:
+    return found.reshape(found.shape[-2:]).astype(np.float32)

@@ -24,18 +24,37 @@ _INT, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
+class ImageForm:
+    """What a bundle declares about its images.
+
+    Attributes:
+        most_patches: of an image; 0: as many as the encoder takes.
+        size: the height and width of images whose patches have no positions.
+        divisor: of the values of pixels, the first step of their normalization.
+        mean: that is subtracted, by channel.
+        deviation: by which the difference is divided.
+    """
+
+    most_patches: int = 0
+    size: tuple[int, int] = (0, 0)
+    divisor: float = 255
+    mean: tuple[float, ...] = (0, 0, 0)
+    deviation: tuple[float, ...] = (1, 1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
 class VisionStep:
     """A signature of the encoder, and the one of the adapter that takes its features.
 
     Attributes:
         key: of the encoder's signature.
-        adapter: the key of the adapter's.
+        adapter: the key of the adapter's; empty: the features are embeddings.
         images: what the encoder takes: [1, height, width, 3], or patches [1, n, values].
-        positions: columns and rows of patches: int32 [1, n, 2]; None: it takes no patches.
+        positions: columns and rows of patches: int32 [1, n, 2]; None: all images have one size.
         features: what it returns: [1, n, size].
         features_name: of that output.
         soft_tokens: the adapter's input.
-        embeddings: the adapter's output: [1, count, size].
+        embeddings: the result: [1, count, size].
         embeddings_name: of that output.
     """
 
@@ -57,7 +76,7 @@ class VisionStep:
 
     @property
     def patches(self) -> int:
-        """The most patches of an image; 0: it takes no patches."""
+        """The most patches of an image; 0: all images have one size."""
         return 0 if self.positions is None else self.images.shape[-2]
 
     @property
@@ -78,17 +97,23 @@ class VisionGraph:
     Attributes:
         steps: for images of different sizes, the smallest first.
         end: the key of the signature whose output follows an image; None: nothing does.
-        most_patches: of an image; 0: it takes no patches.
+        form: what the bundle declares about images.
     """
 
     steps: tuple[VisionStep, ...]
     end: str | None
-    most_patches: int
+    form: ImageForm
 
     @property
     def size(self) -> int:
         """How many elements an embedding has."""
         return self.steps[-1].embeddings.shape[-1]
+
+    @property
+    def most_patches(self) -> int:
+        """The most patches of an image; 0: all images have one size."""
+        takes = self.steps[-1].patches
+        return min(takes, self.form.most_patches or takes)
 
     @property
     def input_shape(self) -> Shape:
@@ -107,7 +132,8 @@ class VisionGraph:
 
     def keys(self, key: str) -> dict[str, str]:
         """See `ContentGraph`."""
-        return {"": key, ADAPTER: self.step(key).adapter}
+        adapter = self.step(key).adapter
+        return {"": key, ADAPTER: adapter} if adapter else {"": key}
 
     def arguments(self, key: str) -> list[Array]:
         """The number of places, the image, and the positions of patches, if it takes patches."""
@@ -129,47 +155,49 @@ class VisionGraph:
 
 
 def vision_graph(
-    parts: Mapping[str, Mapping[str, Signature]], source: str, most_patches: int
+    parts: Mapping[str, Mapping[str, Signature]], source: str, form: ImageForm
 ) -> VisionGraph:
     """Find the steps among the signatures of the vision parts.
 
     Args:
         parts: signatures, by part.
         source: the bundle, for messages.
-        most_patches: that the bundle declares; 0: as many as the encoder takes.
+        form: what the bundle declares about images.
 
     Raises:
         ModelError: a signature is missing, or takes or returns something else.
     """
     steps = sorted(
-        (_step(key, each, parts[ADAPTER], source) for key, each in parts[ENCODER].items()),
+        (_step(key, parts, source, form) for key in parts[ENCODER]),
         key=lambda step: step.patches,
     )
     if not steps:
         _fail(source, ENCODER, "a signature", "none")
-    takes = steps[-1].patches
     end = None
     if END in parts:
         end = end_signature(parts[END], steps[-1].embeddings.shape[-1], f"{source}!{END}")
-    return VisionGraph(tuple(steps), end, min(takes, most_patches or takes))
+    return VisionGraph(tuple(steps), end, form)
 
 
 def _step(
-    key: str, signature: Signature, adapters: Mapping[str, Signature], source: str
+    key: str, parts: Mapping[str, Mapping[str, Signature]], source: str, form: ImageForm
 ) -> VisionStep:
+    signature = parts[ENCODER][key]
     inputs, outputs = dict(signature.inputs), signature.outputs
     positions = inputs.pop(POSITIONS, None)
     name = FEATURES if FEATURES in outputs else next(iter(outputs), "")
     images_name, images = next(iter(inputs.items()), ("", None))
     is_known = images is not None and len(inputs) == 1 and name
-    if images is None or not (is_known and _takes_images(images, positions)):
+    if images is None or not (is_known and _takes_images(images, positions, form.size)):
         wanted = "[1, height, width, 3], or patches [1, n, values] with positions_xy [1, n, 2]"
+        if any(form.size):
+            wanted += f" or of {form.size[1]} x {form.size[0]} pixels"
         _fail(source, ENCODER, f"images {wanted}", str(signature))
-    found = _adapter(outputs[name], adapters)
+    found = _adapter(name, outputs[name], parts)
     if found is None:
-        got = "; ".join(map(str, adapters.values()))
+        got = "; ".join(map(str, parts.get(ADAPTER, {}).values()))
         _fail(source, ADAPTER, f"a signature that takes {outputs[name]}", got)
-    adapter, soft_tokens, embeddings = found
+    adapter, soft_tokens, embeddings, result = found
     step = VisionStep(
         key=key,
         adapter=adapter,
@@ -179,7 +207,7 @@ def _step(
         features=outputs[name],
         features_name=name,
         soft_tokens=soft_tokens,
-        embeddings=adapters[adapter].outputs[embeddings],
+        embeddings=result,
         embeddings_name=embeddings,
     )
     if step.patches and step.pool**2 * step.count != step.patches:
@@ -188,23 +216,32 @@ def _step(
     return step
 
 
-def _takes_images(images: TensorInfo, positions: TensorInfo | None) -> bool:
+def _takes_images(images: TensorInfo, positions: TensorInfo | None, size: tuple[int, int]) -> bool:
     shape = images.shape
-    if positions is None:
-        return len(shape) == 4 and shape[0] == 1 and shape[3] == 3
-    is_square = math.isqrt(shape[-1] // 3) ** 2 * 3 == shape[-1]
-    return len(shape) == 3 and shape[0] == 1 and is_square and positions.shape == (*shape[:2], 2)
+    if len(shape) == 4:
+        return positions is None and shape[0] == 1 and shape[3] == 3
+    patch = math.isqrt(shape[-1] // 3)
+    if len(shape) != 3 or shape[0] != 1 or patch**2 * 3 != shape[2] or not patch:
+        return False
+    if positions is not None:
+        return positions.shape == (*shape[:2], 2)
+    return not any(n % patch for n in size) and math.prod(size) == shape[1] * patch**2
 
 
 def _adapter(
-    features: TensorInfo, adapters: Mapping[str, Signature]
-) -> tuple[str, str, str] | None:
-    """The key, input and output of the adapter's signature for these features."""
-    for key, signature in adapters.items():
-        ends = [*signature.inputs.items()], [*signature.outputs]
+    name: str, features: TensorInfo, parts: Mapping[str, Mapping[str, Signature]]
+) -> tuple[str, str, str, TensorInfo] | None:
+    """The key, input and output of the adapter's signature for these features.
+
+    Without an adapter they are embeddings, if what follows an image has as many elements.
+    """
+    for key, signature in parts.get(ADAPTER, {}).items():
+        ends = [*signature.inputs.items()], [*signature.outputs.items()]
         if [len(end) for end in ends] == [1, 1] and ends[0][0][1].shape == features.shape:
-            return key, ends[0][0][0], ends[1][0]
-    return None
+            return key, ends[0][0][0], *ends[1][0]
+    sizes = {i.shape[-1:] for s in parts.get(END, {}).values() for i in s.outputs.values()}
+    is_whole = ADAPTER not in parts and sizes == {features.shape[-1:]}
+    return ("", "", name, features) if is_whole else None
 
 
 def _fail(source: str, part: str, wanted: str, got: str) -> NoReturn:

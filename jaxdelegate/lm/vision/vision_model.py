@@ -8,7 +8,7 @@ import numpy as np
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.lm.contents.content_model import ContentModel
 from jaxdelegate.lm.vision.tensors import ImageTensors, scaled
-from jaxdelegate.lm.vision.vision_graph import ENCODER, VisionGraph, vision_graph
+from jaxdelegate.lm.vision.vision_graph import ENCODER, ImageForm, VisionGraph, vision_graph
 
 
 class VisionModel(ContentModel[VisionGraph]):
@@ -20,11 +20,11 @@ class VisionModel(ContentModel[VisionGraph]):
         name: str,
         options: Mapping[str, Any],
         cache_dir: str | None,
-        most_patches: int,
+        form: ImageForm,
     ) -> None:
         """Read the models; arguments and errors as `ContentModel`.
 
-        `most_patches`: see `vision_graph`.
+        `form`: what the bundle declares about images.
         """
         super().__init__(
             ENCODER,
@@ -32,14 +32,14 @@ class VisionModel(ContentModel[VisionGraph]):
             name,
             options,
             cache_dir,
-            lambda signatures: vision_graph(signatures, name, most_patches),
+            lambda signatures: vision_graph(signatures, name, form),
         )
 
     def _columns(self, pieces: Sequence[ImageTensors]) -> list[np.ndarray]:
         positions = [image.positions for image in pieces if image.positions is not None]
         return [
             np.array([image.places for image in pieces], np.int32),
-            scaled(np.stack([image.pixels for image in pieces])),
+            scaled(np.stack([image.pixels for image in pieces]), self.graph.form),
             *([np.stack(positions)] if positions else []),
         ]
 

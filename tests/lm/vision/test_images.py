@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from litert_lm_builder.runtime.proto.llm_model_type_pb2 import LlmModelType
 from PIL import Image
 
 from jaxdelegate import lm
+from jaxdelegate.bundles.metadata import IMAGE_FAMILIES
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.contents.encoded_content import EncodedContent
 from jaxdelegate.lm.model_runner import ModelRunner
@@ -18,18 +20,27 @@ from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.soft_tokens import SoftToken
 from jaxdelegate.lm.vision import decoding
+from jaxdelegate.lm.vision.resizing import resized
 from jaxdelegate.lm.vision.tensors import scaled, tensors_of
 from tests.lm.test_prompts_together import as_on_a_gpu
 from tests.support.language_models import SPECIAL, language_bundle, until_stop
 from tests.support.vision_models import (
+    PATCH,
+    SIDE,
+    _runner,
+    adapter,
     answer_by_numpy,
+    end_of_vision,
     file_of,
     gemma3,
+    lfm2,
     patch_encoder,
     picture,
     pixel_encoder,
     rows_by_numpy,
+    square_encoder,
     vision_bundle,
+    whole_encoder,
 )
 
 CPU = lm.Backend.CPU()
@@ -59,7 +70,8 @@ def rows(engine: lm.Engine, data: bytes) -> list[np.ndarray]:
     assert engine.images is not None
     tensors = tensors_of(decoding.pixels_of(data), engine.images.graph)
     assert tensors.positions is not None
-    return [*rows_by_numpy(scaled(tensors.pixels), tensors.positions, tensors.places)]
+    patches = scaled(tensors.pixels, engine.images.graph.form)
+    return [*rows_by_numpy(patches, tensors.positions, tensors.places)]
 
 
 def said(engine: lm.Engine, *parts: Any, count: int = 8) -> str:
@@ -298,20 +310,84 @@ def test_gemma3_writes_blank_lines_around_an_image(tmp_path: Path):
         assert said(engine, "a", Content.ImageBytes(FIRST), "b") == answer
 
 
-@pytest.mark.parametrize("part", ["vision_encoder", "vision_adapter", "end_of_vision"])
+def test_lfm2_has_patches_of_one_size_and_an_end_of_tokens(tmp_path: Path):
+    template = "{% for p in messages[-1].content %}{{ p.text or '<image>' }}{% endfor %}"
+    content = vision_bundle(
+        encoder=square_encoder(), edit=lfm2, without=["end_of_vision"], template=template
+    )
+    image = (resized(decoding.pixels_of(FIRST), SIDE, SIDE) / np.float32(255) - 0.5) / 0.5
+    patches = [
+        image[y : y + PATCH, x : x + PATCH].ravel()
+        for y in range(0, SIDE, PATCH)
+        for x in range(0, SIDE, PATCH)
+    ]
+    features = _runner(square_encoder(), "vision_12")(images=np.float32(patches)[None])
+    wanted = _runner(adapter((4,)), "vision_adapter_4")(soft_tokens=features["features"])
+    with opened(tmp_path, content, vision_backend=CPU) as engine:
+        found = encoded(engine, FIRST).embeddings
+        np.testing.assert_allclose(found, wanted["mm_embedding"][0], rtol=1e-5, atol=1e-5)
+        end = SPECIAL.index("<|im_end|>")
+        prompt = [BOS, *ids("a"), START, *found, end, *ids("b")]
+        answer = text_of(engine, answer_by_numpy(prompt, 8))
+        assert said(engine, "a", Content.ImageBytes(FIRST), "b") == answer
+
+
+def test_an_encoder_without_an_adapter(tmp_path: Path):
+    content = vision_bundle(encoder=whole_encoder(), without=["vision_adapter"])
+    with opened(tmp_path, content, vision_backend=CPU) as engine:
+        assert engine.images is not None
+        image = tensors_of(decoding.pixels_of(FIRST), engine.images.graph)
+        assert image.positions is not None
+        assert (image.places, image.positions[-1].tolist()) == (6, [-1, -1])  # of 3 x 2 patches
+        patches = scaled(image.pixels, engine.images.graph.form)
+        rows = _runner(whole_encoder(), "vision_9")(
+            images=patches[None], positions_xy=image.positions[None]
+        )["features"][0, :6]
+        end = _runner(end_of_vision(), "eoi")()["eoi_embedding"][0]
+        prompt = [BOS, *ids("<user>"), START, *rows, *end, *ids("?:")]
+        assert said(engine, Content.ImageBytes(FIRST), "?") == text_of(
+            engine, answer_by_numpy(prompt, 8)
+        )
+    with pytest.raises(ModelError, match=r"vision_adapter: expected a signature .*, got none"):
+        opened(
+            tmp_path,
+            vision_bundle(encoder=whole_encoder(8), without=["vision_adapter"]),
+            vision_backend=CPU,
+        )
+
+
+def test_patches_of_another_image(tmp_path: Path):
+    def other(m: Any) -> None:
+        lfm2(m)
+        m.llm_model_type.lfm2.image_tensor_width = 14
+
+    content = vision_bundle(encoder=square_encoder(), edit=other, without=["end_of_vision"])
+    with pytest.raises(ModelError, match=r"positions_xy .* or of 14 x 12 pixels, got"):
+        opened(tmp_path, content, vision_backend=CPU)
+
+
+@pytest.mark.parametrize("part", ["vision_encoder", "end_of_vision"])
 def test_a_bundle_that_lacks_a_part(tmp_path: Path, part: str):
     with pytest.raises(OptionError, match=f"takes no images: it lacks {part}$"):
         opened(tmp_path, vision_bundle(without=[part]), vision_backend=CPU)
 
 
 def test_a_bundle_of_texts(tmp_path: Path):
-    with pytest.raises(OptionError, match=r"it lacks vision_encoder, vision_adapter$"):
+    with pytest.raises(OptionError, match=r"it lacks vision_encoder$"):
         opened(tmp_path, language_bundle(), vision_backend=CPU)
 
 
-def test_another_family(tmp_path: Path):
-    with pytest.raises(OptionError, match=r"of the family gemma3, .* got generic_model$"):
-        opened(tmp_path, vision_bundle(edit=lambda _: None), vision_backend=CPU)
+FAMILIES = LlmModelType.DESCRIPTOR.oneofs_by_name["model_type"].fields
+
+
+@pytest.mark.parametrize("name", sorted({f.name for f in FAMILIES}.difference(IMAGE_FAMILIES)))
+def test_other_families(tmp_path: Path, name: str):
+    def declared(m: Any) -> None:
+        getattr(m.llm_model_type, name).SetInParent()
+
+    expected = f"vision_backend: .* of the family gemma3, gemma3n, gemma4 or lfm2, got {name}$"
+    with pytest.raises(OptionError, match=expected):
+        opened(tmp_path, vision_bundle(edit=declared), vision_backend=CPU)
 
 
 def test_an_adapter_of_another_encoder(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.vision.resizing import resized
 from jaxdelegate.lm.vision.tensors import scaled, tensors_of
-from jaxdelegate.lm.vision.vision_graph import ENCODER, VisionGraph
+from jaxdelegate.lm.vision.vision_graph import ENCODER, ImageForm, VisionGraph
 from jaxdelegate.lm.vision.vision_model import VisionModel
 from tests.support.vision_models import (
     PATCH,
@@ -27,7 +27,7 @@ def graph(*, has_patches: bool = True, most: int = 0) -> VisionGraph:
         ENCODER: patch_encoder() if has_patches else pixel_encoder(),
         "vision_adapter": adapter() if has_patches else adapter((4,)),
     }
-    return VisionModel(parts, "bundle", {"platform": "cpu"}, ":nocache", most).graph
+    return VisionModel(parts, "bundle", {"platform": "cpu"}, ":nocache", ImageForm(most)).graph
 
 
 def pixels(width: int, height: int) -> np.ndarray:
@@ -83,7 +83,9 @@ def test_an_encoder_of_pixels_gets_the_whole_image():
     assert (found.places, found.positions) == (4, None)
     wanted = resized(pixels(30, 20), SIDE, SIDE)
     np.testing.assert_array_equal(found.pixels, wanted)
-    np.testing.assert_array_equal(scaled(wanted), wanted.astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(
+        scaled(wanted, ImageForm()), wanted.astype(np.float32) / np.float32(255)
+    )
 
 
 def test_what_the_bundle_declares_limits_patches():
