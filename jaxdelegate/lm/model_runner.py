@@ -174,7 +174,8 @@ class ModelRunner:
         """
         if not self._drafts:
             prefills = not self._model.has_programs
-            self._model.load(self.specs.to_start(count, variant, prefills=prefills))
+            with contextlib.suppress(LengthError):  # those of longer caches are loaded later
+                self._model.load(self.specs.to_start(count, variant, prefills=prefills))
 
     # ---- prefill
 

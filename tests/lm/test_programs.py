@@ -68,6 +68,20 @@ def test_what_is_compiled_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+def test_models_that_compute_with_long_caches_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(language_bundle(model=language_model(capacity=1024)))
+    monkeypatch.setattr(LanguageModel, "_is_computable", lambda *_: False)
+    answers = []
+    for folder in (str(tmp_path), ":nocache"):
+        with lm.Engine(path, lm.Backend.CPU(), cache_dir=folder) as engine:
+            assert engine.graph.cache_lengths[0] < 1024
+            answers.append(engine.generate(["abc"], max_output_tokens=3)[0].token_ids)
+    assert answers[0] == answers[1] != []
+
+
 def test_caches_that_do_not_fit() -> None:
     model = LanguageModel(language_model(), "model", {}, {"platform": "cpu"}, None, ":nocache")
     with pytest.raises(DeviceMemoryError, match=r"for 1000000000000 sequences .* smaller max_b"):
