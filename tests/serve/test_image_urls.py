@@ -171,6 +171,17 @@ def test_a_server_that_is_slow_to_shake_hands(monkeypatch: pytest.MonkeyPatch) -
         loaded("https://good.example/a.png", HOSTS, 1 << 20)
 
 
+def test_a_name_server_that_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(image_urls, "_resolved", lambda *_: may_end.wait(60))
+    monkeypatch.setattr(image_urls, "SECONDS", 0.3)
+    began = time.monotonic()
+    with pytest.raises(GenerationError, match=r"loading it takes longer than 0.3 s$"):
+        loaded("http://good.example/a.png", HOSTS, 1 << 20)
+    assert time.monotonic() - began < 3
+    may_end.set()
+
+
 def part(url: str) -> dict[str, Any]:
     return files.image_part({"image_url": {"url": url}}, "messages[0].content[0]")
 

@@ -7,8 +7,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Collection, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from jaxdelegate.errors import GenerationError
@@ -19,6 +20,7 @@ SECONDS = 10  # for an image, redirects included
 _MOST_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # has addresses of IPv4, which may be inside
+T = TypeVar("T")
 _HEADERS = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "jaxdelegate"}
 
 
@@ -85,7 +87,8 @@ def _connection(url: SplitResult, deadline: float) -> Iterator[http.client.HTTPC
     """A connection to an address that was checked; at the deadline it ends."""
     host, is_secure = url.hostname or "", url.scheme == "https"
     port = url.port or (443 if is_secure else 80)
-    sock = _connected(_address(url.geturl(), host, port), port, deadline - time.monotonic())
+    address = _address(url.geturl(), host, port, deadline - time.monotonic())
+    sock = _connected(address, port, deadline - time.monotonic())
     if is_secure:
         sock = _secured(sock, host)
     watch = threading.Timer(max(deadline - time.monotonic(), 0), _end, [sock])
@@ -117,15 +120,31 @@ def _end(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def _address(url: str, host: str, port: int) -> str:
-    """An address of a host, all of which are outside."""
+def _address(url: str, host: str, port: int, seconds: float) -> str:
+    """An address of a host, all of which are outside. A TimeoutError: its name takes longer."""
     try:
-        found = [str(each[4][0]) for each in _resolved(host, port)]
+        found = [str(each[4][0]) for each in _within(max(seconds, 0), _resolved, host, port)]
+    except TimeoutError:
+        raise
     except (OSError, UnicodeError):
         _fail(url, "its host has no address")
     if not (found and all(map(_is_outside, found))):
         _fail(url, "its host has an address inside of a network, or of this machine")
     return found[0]
+
+
+def _within(seconds: float, function: Callable[..., T], *arguments: Any) -> T:
+    """What a function returns; later than that its thread goes on, since nothing can end it."""
+    found = Future[T]()
+
+    def run() -> None:
+        try:
+            found.set_result(function(*arguments))
+        except (OSError, UnicodeError) as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found.result(seconds)
 
 
 def _resolved(host: str, port: int) -> list[Any]:
