@@ -16,6 +16,7 @@ from jaxdelegate.text import printable
 
 IMAGE_FAMILIES = ("gemma3", "gemma3n", "gemma4", "lfm2")  # model types whose images are supported
 SOUND_FAMILIES = ("gemma4",)  # and those whose sounds are
+EMBEDDING_FAMILY = "embedding_gemma_v2"  # of text encoders with images and sounds
 _MOST_BYTES = 16 << 20
 _PACKAGE = "litert_lm_builder.runtime.proto"
 _ROLES = ("user", "model", "system")

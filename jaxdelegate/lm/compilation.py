@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function.apply import Apply
@@ -114,3 +115,9 @@ def embedded(applies: Applies, params: Any, embedder: Embedder, tokens: Any) -> 
 
     found: jax.Array = jax.vmap(one)(tokens)[embedder.result]
     return found
+
+
+def with_soft(found: jax.Array, tokens: Any, soft: Any) -> jax.Array:
+    """[tokens, size]: what an embedder computed; rows of `soft` where tokens are negative."""
+    rows = found.reshape(soft.shape)
+    return jnp.where(tokens[:, None] < 0, soft.astype(rows.dtype), rows)

@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function.views import View
-from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
+from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded, with_soft
 from jaxdelegate.lm.graph import ACTIVATIONS, LOGITS, PROJECTED, Drafter, LanguageGraph, Step
 from jaxdelegate.lm.hidden_states import HIDDEN
 from jaxdelegate.lm.largest import largest
@@ -190,8 +190,7 @@ class _Traced:
             known = jnp.maximum(tokens, 0) if soft else tokens
             found = embedded(self._applies, params, graph.embedders[name], known)
             if soft and name == "embeddings":
-                rows = found.reshape(soft[0].shape)
-                found = jnp.where(tokens[:, None] < 0, soft[0].astype(rows.dtype), rows)
+                found = with_soft(found, tokens, soft[0])
             inputs[name] = found.reshape(step.inputs[name].shape)
         inputs |= self._placed(step.places, step.inputs, start, count)
         inputs |= {name: caches[name] for name in step.adapters}

@@ -1,5 +1,9 @@
-"""A text encoder from a bundle, with its tokenizer and its compiled programs."""
+"""A text encoder from a bundle, with its tokenizer and its compiled programs.
 
+Source: LiteRT-LM 0.18 (runtime/core/embedding_engine_impl.cc).
+"""
+
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -11,11 +15,15 @@ from jaxdelegate.bundles.metadata import token_of
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, instance, with_backend
+from jaxdelegate.lm.content_encoders import content_encoders
+from jaxdelegate.lm.contents.content_prompts import embedding_family
+from jaxdelegate.lm.contents.message_contents import file_in
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
 from jaxdelegate.lm.encoder_graph import EncoderGraph
 from jaxdelegate.lm.encoder_model import EncoderModel
 from jaxdelegate.lm.graph import EMBEDDERS
-from jaxdelegate.lm.messages import Content, Text
+from jaxdelegate.lm.messages import KINDS, Content, Text
+from jaxdelegate.lm.soft_tokens import SoftToken, soft_tokens
 from jaxdelegate.lm.unsupported import refuse
 from jaxdelegate.model.sections import EMBEDDING_METADATA
 from jaxdelegate.text import printable
@@ -37,17 +45,17 @@ class EmbeddingEngine:
     Any thread may use it.
     """
 
-    # Of `litert_lm`, not supported.
-    vision_backend = audio_backend = vision_tokens_per_image = None
-
     def __init__(
         self,
         model_path: str | os.PathLike[str],
         backend: Backend | type[Backend] | None = None,
-        *,
+        vision_backend: Backend | type[Backend] | None = None,
+        audio_backend: Backend | type[Backend] | None = None,
         cache_dir: str | None = None,
         min_input_length: int | None = None,
         max_input_length: int | None = None,
+        vision_tokens_per_image: int | None = None,
+        *,
         max_batch: int = 8,
         options: Mapping[str, Any] | None = None,
         **unsupported: Any,
@@ -57,19 +65,23 @@ class EmbeddingEngine:
         Args:
             model_path: of a `.litertlm` file.
             backend: where it runs; None: JAX's default device.
+            vision_backend: where images are encoded; None: inputs have none.
+            audio_backend: where sounds are encoded; None: inputs have none.
             cache_dir: the folder of compiled programs, see `Engine`.
             min_input_length: encoders for fewer tokens are not used; None, or less than 1: as the
                 bundle declares, or all are.
             max_input_length: of a text, in tokens; the next longer encoder is the last one that is
                 used. None, or less than 1: as the bundle declares, or all are.
+            vision_tokens_per_image: places of an image, at most; None: as the bundle declares.
             max_batch: the most texts that `compute_embedding_batch` processes at once.
             options: of JaxDelegate, for example `{"compute_dtype": "float16"}`.
             **unsupported: other arguments of `litert_lm.EmbeddingEngine`; None is accepted.
 
         Raises:
             ModelError: the bundle is damaged, or has no text encoder.
-            OptionError: an option is unknown or not supported, no encoder is for such lengths, or a
-                package of the extra `lm` is missing.
+            OptionError: an option is unknown or not supported, no encoder is for such lengths, the
+                bundle has no encoder of images or sounds, or a package of the extra `lm` is
+                missing.
         """
         refuse("EmbeddingEngine", unsupported)
         if max_batch < 1:
@@ -77,6 +89,8 @@ class EmbeddingEngine:
         self.bundle: Bundle = open_bundle(model_path)
         self.model_path, self.max_batch = self.bundle.path, max_batch
         self.backend, self.cache_dir = instance(backend), cache_dir
+        self.vision_backend, self.audio_backend = instance(vision_backend), instance(audio_backend)
+        self.vision_tokens_per_image = vision_tokens_per_image
         self.min_input_length, self.max_input_length = min_input_length, max_input_length
         models = self.bundle.models
         if _PART not in models:
@@ -86,6 +100,14 @@ class EmbeddingEngine:
             )
         declared = self._declared()
         self.tokenizer = self.bundle.tokenizer(_PART)
+        self.contents = content_encoders(
+            self.bundle,
+            options or {},
+            cache_dir,
+            self.tokenizer.encode,
+            sees=self.vision_backend,
+            hears=self.audio_backend,
+        )
         self._start = self._special(declared, "bos_token")
         self._end = self._special(declared, "eos_token")
         lengths = (
@@ -99,20 +121,22 @@ class EmbeddingEngine:
             with_backend(options or {}, self.backend),
             lengths,
             cache_dir,
+            self.contents.size,
         )
 
     def compute_embedding(
         self, contents: Contents, options: EmbeddingOptions | None = None
     ) -> EmbeddingResponse:
-        """The embedding of a text.
+        """The embedding of a text, or of texts, images and sounds.
 
         Args:
-            contents: the text, or its parts, whose tokens follow each other.
+            contents: the text, or the parts, whose tokens follow each other.
             options: None: the default ones.
 
         Raises:
-            OptionError: a part is an image or sound.
-            GenerationError: the text is too long, or has no tokens.
+            OptionError: a part is an image or a sound, and the engine was opened without their
+                backend, or an image cannot have so many places.
+            GenerationError: they are too long, or have no tokens, or a file is damaged.
         """
         (found,) = self.compute_embedding_batch([contents], options)
         return found
@@ -172,6 +196,8 @@ class EmbeddingEngine:
 
     def embed(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
         """The embeddings of token ids, not normalized, float32 [texts, size]."""
+        soft = (token for text in texts for token in text if isinstance(token, SoftToken))
+        self.contents.encode({id(token.content): token.content for token in soft}.values())
         return self._opened.embeddings(texts, self.max_batch)
 
     @property
@@ -184,9 +210,9 @@ class EmbeddingEngine:
         return [*self._start, *tokens, *self._end]
 
     def parts(self, contents: Contents, options: EmbeddingOptions) -> list[list[int]]:
-        """The tokens of a text, in parts that are short enough. Errors as `compute_embedding`."""
+        """The tokens of contents, in parts that are short enough. Errors as `compute_embedding`."""
         items = [contents] if isinstance(contents, str | Content) else contents
-        tokens = [token for item in items for token in self.tokenizer.encode(_text(item))]
+        tokens = [token for item in items for token in self._tokens(item, options)]
         has_special = options.insert_special_tokens is not False
         if has_special:
             tokens = self._with_special(tokens)
@@ -206,6 +232,37 @@ class EmbeddingEngine:
             "input_overflow_strategy"
         )
 
+    def _tokens(self, item: object, options: EmbeddingOptions) -> list[int]:
+        """Those of a text, or the places of an image or a sound between the declared tokens."""
+        part = item.to_json() if isinstance(item, Content) else {}
+        kind = part.get("type")
+        if kind not in KINDS:
+            return self.tokenizer.encode(_text(item))
+        encoder = self.contents.encoders.get(kind)
+        if encoder is None:
+            nouns, argument = KINDS[kind]
+            raise OptionError(f"the engine takes no {nouns}: open it with {argument}=...")
+        most = None
+        if kind == "image":
+            most = options.vision_tokens_per_image or self.vision_tokens_per_image
+        places: list[int] = [*soft_tokens(encoder.read(file_in(part), most_places=most))]
+        if options.insert_special_tokens is False:
+            return places[: len(places) - encoder.rules.has_end]
+        start, end = self._around[kind]
+        return [*start, *places, *([] if encoder.rules.has_end else end)]
+
+    @functools.cached_property
+    def _around(self) -> Mapping[str, tuple[list[int], list[int]]]:
+        """The tokens before and after an image and a sound, by type."""
+        declared = embedding_family(self.bundle, "EmbeddingEngine")
+        return {
+            kind: (
+                self._special(declared, f"start_of_{kind}_token"),
+                self._special(declared, f"end_of_{kind}_token"),
+            )
+            for kind in KINDS
+        }
+
     def _declared(self) -> Any:
         """The message EmbeddingMetadata; None: the bundle has none."""
         has_metadata = any(s.type == EMBEDDING_METADATA for s in self.bundle.sections)
@@ -223,6 +280,7 @@ class EmbeddingEngine:
         """Free programs and weights."""
         if self._model is not None:
             self._model.close()
+            self.contents.close()
         self._model = None
 
     def __enter__(self) -> Self:
@@ -245,9 +303,7 @@ def _text(item: object) -> str:
     if isinstance(item, Text):
         return item.text
     if isinstance(item, Content):
-        raise OptionError(
-            f"{type(item).__name__} is not supported: expected a text, Content.Text or str"
-        )
+        raise OptionError(f"{type(item).__name__} is not supported: expected texts, images, sounds")
     raise TypeError(f"expected a str or a Content, got {type(item).__name__}")
 
 

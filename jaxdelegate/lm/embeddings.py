@@ -3,8 +3,6 @@
 import dataclasses
 import enum
 
-from jaxdelegate.errors import OptionError
-
 
 class InputOverflowStrategy(enum.IntEnum):
     """What to do with a text that is longer than the model's inputs."""
@@ -25,10 +23,7 @@ class EmbeddingOptions:
             or the mean of the embeddings of their parts; None: an error.
         output_size: only the first elements of the embedding, before it is normalized; None, or
             less than 1: all.
-        vision_tokens_per_image: None; images are not supported.
-
-    Raises:
-        OptionError: `vision_tokens_per_image` is not None.
+        vision_tokens_per_image: places of an image, at most; None: as many as the engine's.
     """
 
     normalize: bool | None = None
@@ -36,13 +31,6 @@ class EmbeddingOptions:
     input_overflow_strategy: InputOverflowStrategy | None = None
     output_size: int | None = None
     vision_tokens_per_image: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.vision_tokens_per_image is not None:
-            raise OptionError(
-                "EmbeddingOptions: vision_tokens_per_image is not supported, got "
-                f"{self.vision_tokens_per_image}; leave it out"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

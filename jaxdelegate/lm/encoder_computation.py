@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.function.views import View
-from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded
+from jaxdelegate.lm.compilation import Applies, Compilation, Run, embedded, with_soft
 from jaxdelegate.lm.encoder_graph import (
     Encoder,
     EncoderGraph,
@@ -38,13 +39,13 @@ class EncoderComputation(Compilation):
         encoder = graph.of_key(spec.key)
 
         def traced(applies: Applies) -> Run:
-            def run(params: Any, tokens: Any, counts: Any) -> tuple[Any]:
-                def one(tokens: Any, count: Any) -> Any:
-                    return _embedding(graph, encoder, applies, params, tokens, count)
+            def run(params: Any, *arrays: Any) -> tuple[Any]:
+                def one(*own: Any) -> Any:
+                    return _embedding(graph, encoder, applies, params, *own)
 
                 if spec.rows == 1:
-                    return (one(tokens[0], counts[0])[None],)
-                return (jax.vmap(one)(tokens, counts),)
+                    return (one(*(array[0] for array in arrays))[None],)
+                return (jax.vmap(one)(*arrays),)
 
             return run
 
@@ -60,12 +61,21 @@ class EncoderComputation(Compilation):
 
 
 def _embedding(
-    graph: EncoderGraph, encoder: Encoder, applies: Applies, params: Any, tokens: Any, count: Any
+    graph: EncoderGraph,
+    encoder: Encoder,
+    applies: Applies,
+    params: Any,
+    tokens: Any,
+    count: Any,
+    *soft: Any,
 ) -> jax.Array:
-    """float32 [size], of the first `count` tokens."""
+    """float32 [size], of the first `count` tokens; `soft`: see `LanguageComputation`."""
     inputs = {}
     for lookup in encoder.lookups:
-        found = embedded(applies, params, graph.embedders[lookup.part], tokens)
+        known = jnp.maximum(tokens, 0) if soft else tokens
+        found = embedded(applies, params, graph.embedders[lookup.part], known)
+        if soft and lookup.part == "embedder":
+            found = with_soft(found, tokens, soft[0])
         inputs[lookup.name] = found.reshape(lookup.shape)
     for name, info in encoder.masks.items():
         sees = lax.iota(np.int32, math.prod(info.shape)) < count

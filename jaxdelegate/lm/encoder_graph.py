@@ -68,10 +68,12 @@ class EncoderGraph:
     Attributes:
         encoders: the shortest first.
         embedders: what computes their inputs, by part.
+        soft_size: elements of the embedding of a soft token; 0: texts have no soft tokens.
     """
 
     encoders: tuple[Encoder, ...]
     embedders: Mapping[str, Embedder]
+    soft_size: int = 0
 
     @property
     def length(self) -> int:
@@ -105,8 +107,13 @@ class EncoderSpec:
 
 
 def arguments(graph: EncoderGraph, spec: EncoderSpec) -> list[Array]:
-    """Tokens [rows, length], zeros after those of a text, and how many each text has."""
-    return [((spec.rows, graph.of_key(spec.key).length), _INT), ((spec.rows,), _INT)]
+    """Tokens [rows, length], zeros after those of a text, and how many each text has.
+
+    The embeddings of soft tokens follow, [rows, length, size], if texts may have some.
+    """
+    shape = (spec.rows, graph.of_key(spec.key).length)
+    soft = [((*shape, graph.soft_size), _FLOAT)] if graph.soft_size else []
+    return [(shape, _INT), ((spec.rows,), _INT), *soft]
 
 
 def results(graph: EncoderGraph, spec: EncoderSpec) -> list[Array]:
@@ -192,6 +199,20 @@ def _embedder(part: str, others: Mapping[str, Mapping[str, Signature]]) -> Embed
             f"{', '.join(others) or 'no other models'}"
         )
     return found
+
+
+def with_soft_tokens(graph: EncoderGraph, size: int, source: str) -> EncoderGraph:
+    """The graph, for texts with soft tokens whose embeddings have `size` elements; 0: without.
+
+    A ModelError: an encoder takes embeddings of another size. `source`: for messages.
+    """
+    sizes = {x.shape[-1] for e in graph.encoders for x in e.lookups if x.part == "embedder"}
+    if size and sizes != {size}:
+        raise ModelError(
+            f"{printable(source)}: expected embeddings of {size} elements, as the encoders of "
+            f"images and sounds return, got {sorted(sizes)}"
+        )
+    return dataclasses.replace(graph, soft_size=size)
 
 
 def selected(

@@ -9,7 +9,14 @@ import numpy as np
 
 from jaxdelegate.device_weights import DeviceWeights
 from jaxdelegate.lm.device_model import DeviceModel, open_models
-from jaxdelegate.lm.encoder_graph import EncoderSpec, encoder_graph, results, selected
+from jaxdelegate.lm.encoder_graph import (
+    EncoderSpec,
+    encoder_graph,
+    results,
+    selected,
+    with_soft_tokens,
+)
+from jaxdelegate.lm.soft_tokens import as_tokens, fill_embeddings
 from jaxdelegate.pjrt.client import viewed
 
 
@@ -28,6 +35,7 @@ class EncoderModel(DeviceModel[EncoderSpec]):
         options: Mapping[str, Any],
         lengths: tuple[int | None, int | None],
         cache_dir: str | None,
+        soft_size: int = 0,
     ) -> None:
         """Read the models; nothing is compiled yet.
 
@@ -38,6 +46,7 @@ class EncoderModel(DeviceModel[EncoderSpec]):
             options: of JaxDelegate.
             lengths: the shortest and the longest, see `encoder_graph.selected`.
             cache_dir: see `Engine`.
+            soft_size: see `EncoderGraph`.
 
         Raises:
             ModelError: it is not a text encoder.
@@ -46,14 +55,16 @@ class EncoderModel(DeviceModel[EncoderSpec]):
         models = open_models(source, others, options, cache_dir)
         signatures = models.signatures
         graph = encoder_graph(signatures.pop(""), name, signatures)
-        self.graph = dataclasses.replace(graph, encoders=selected(graph.encoders, *lengths))
-        super().__init__(models, ("", *graph.embedders), name)
+        graph = dataclasses.replace(graph, encoders=selected(graph.encoders, *lengths))
+        self.graph = with_soft_tokens(graph, soft_size, name)
+        declared = {"soft size": soft_size} if soft_size else {}
+        super().__init__(models, ("", *graph.embedders), name, declared)
 
     def embeddings(self, texts: Sequence[Sequence[int]], max_batch: int) -> np.ndarray:
         """Embed texts, those of one encoder together.
 
         Args:
-            texts: token ids, at least one and at most `graph.length` each.
+            texts: token ids and encoded soft tokens, 1 to `graph.length` each.
             max_batch: the most rows of a program.
 
         Returns:
@@ -70,12 +81,14 @@ class EncoderModel(DeviceModel[EncoderSpec]):
 
     def _rows(self, texts: Sequence[Sequence[int]], length: int) -> np.ndarray:
         """float32 [texts, size], by the encoder of a length."""
-        tokens = np.zeros((len(texts), length), np.int32)
+        tokens, size = np.zeros((len(texts), length), np.int32), self.graph.soft_size
         counts = np.array([len(text) for text in texts], np.int32)
-        for row, text in zip(tokens, texts, strict=True):
-            row[: len(text)] = text
+        soft = np.zeros((len(texts), length, size), np.float32)
+        for row, rows, text in zip(tokens, soft, texts, strict=True):
+            row[: len(text)] = as_tokens(text) if size else text
+            fill_embeddings(rows, text)
         spec = EncoderSpec(self.graph.encoder(length).key, len(texts))
-        (found,), _ = self.run(spec, lambda _: [tokens, counts])
+        (found,), _ = self.run(spec, lambda _: [tokens, counts, *([soft] if size else [])])
         return viewed(found)
 
     def _keys(self, spec: EncoderSpec) -> Mapping[str, str]:

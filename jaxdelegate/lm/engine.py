@@ -15,7 +15,7 @@ from jaxdelegate.bundles.tokenizers import Tokenizer
 from jaxdelegate.cache.programs import ProgramCache
 from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.lm.adapters import Adapter, read_adapter
-from jaxdelegate.lm.audio.sound_encoder import SoundEncoder, takes_sounds
+from jaxdelegate.lm.audio.sound_encoder import takes_sounds
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.configs import (
@@ -35,8 +35,9 @@ from jaxdelegate.lm.configs import (
     with_activations,
     with_backend,
 )
+from jaxdelegate.lm.content_encoders import content_encoders
+from jaxdelegate.lm.contents.content_encoder import ContentEncoder
 from jaxdelegate.lm.contents.message_contents import read_contents
-from jaxdelegate.lm.contents.prompt_contents import PromptContents
 from jaxdelegate.lm.conversation import Conversation, Settings
 from jaxdelegate.lm.generation import generate, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
@@ -53,7 +54,7 @@ from jaxdelegate.lm.session import Session
 from jaxdelegate.lm.text_processor import TextProcessor, declaring
 from jaxdelegate.lm.tools import Tool, ToolEventHandler, tool_map
 from jaxdelegate.lm.unsupported import refuse
-from jaxdelegate.lm.vision.image_encoder import ImageEncoder, takes_images
+from jaxdelegate.lm.vision.image_encoder import takes_images
 from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.model.files import version
 from jaxdelegate.model.sections import EXECUTOR_METADATA
@@ -148,14 +149,10 @@ class Engine(AbstractEngine):
         self.max_batch, self.batch_invariant = max_batch, batch_invariant
         given = instance(backend)
         chosen = with_activations(with_backend(options or {}, given), activation_data_type)
-        self.images, sees = None, instance(vision_backend)
-        if sees is not None:
-            self.images = ImageEncoder(self.bundle, with_backend(options or {}, sees), cache_dir)
-        self.sounds, hears = None, instance(audio_backend)
-        if hears is not None:
-            self.sounds = SoundEncoder(self.bundle, with_backend(options or {}, hears), cache_dir)
-        encoders = [each for each in (self.images, self.sounds) if each is not None]
-        self.contents = PromptContents(encoders, self.tokenize)
+        sees, hears = instance(vision_backend), instance(audio_backend)
+        self.contents = content_encoders(
+            self.bundle, options or {}, cache_dir, self.tokenize, sees=sees, hears=hears
+        )
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models
         others = {part: models[part] for part in (*EMBEDDERS.values(), DRAFTER) if part in models}
@@ -194,6 +191,16 @@ class Engine(AbstractEngine):
     def text(self) -> TextProcessor:
         """The bundle's tokenizer, templates, stops and sampling parameters."""
         return TextProcessor(self.bundle, self.graph.vocabulary)
+
+    @property
+    def images(self) -> ContentEncoder | None:
+        """What encodes images; None: prompts have none."""
+        return self.contents.encoders.get("image")
+
+    @property
+    def sounds(self) -> ContentEncoder | None:
+        """What encodes sounds; None: prompts have none."""
+        return self.contents.encoders.get("audio")
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -301,6 +308,7 @@ class Engine(AbstractEngine):
             max_output_tokens,
             has_affixes=apply_prompt_template,
             init_seconds=self.init_time_in_second,
+            read=self._read,
         )
 
     def create_conversation(
@@ -468,13 +476,17 @@ class Engine(AbstractEngine):
         """The tokens of a prompt, whose images and sounds are encoded then."""
         if not isinstance(prompt, Contents):
             return self.prompt_ids(prompt)
+        return [*self.text.start_ids, *self._read(prompt, "generate")]
+
+    def _read(self, contents: Contents, method: str) -> list[int]:
+        """The tokens of contents without a template, whose images and sounds are encoded then."""
         encoders = self.contents.encoders
-        said = {"role": "user", "content": prompt.to_json()}
-        message = stated(said, "generate", encoders)
+        said = {"role": "user", "content": contents.to_json()}
+        message = stated(said, method, encoders)
         for part in message["content"]:
             if part["type"] not in ("text", *encoders):
                 kind = part["type"]
-                raise OptionError(f"generate: expected texts, images and sounds, got a {kind!r}")
+                raise OptionError(f"{method}: expected texts, images and sounds, got a {kind!r}")
         files = read_contents([message], self.contents, self.max_num_images)
         text = "".join(
             part["text"] if part["type"] == "text" else encoders[part["type"]].rules.placeholders[0]
@@ -482,7 +494,7 @@ class Engine(AbstractEngine):
         )
         ids = self.contents.ids(text, files)
         self.contents.encode(files)
-        return [*self.text.start_ids, *ids]
+        return ids
 
     def _slots_for(self, prompts: int) -> int:
         return self.max_batch if self.batch_invariant else min(self.max_batch, prompts)

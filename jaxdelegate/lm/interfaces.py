@@ -23,7 +23,7 @@ from jaxdelegate.lm.configs import (
     SuppressTokensConfig,
     ThinkingConfig,
 )
-from jaxdelegate.lm.messages import AnyMessage, Message
+from jaxdelegate.lm.messages import AnyMessage, Content, Message
 from jaxdelegate.lm.tools import Tool, ToolEventHandler
 
 __all__ = [
@@ -243,7 +243,7 @@ class AbstractSession(_Context, abc.ABC):
     """The base of sessions."""
 
     @abc.abstractmethod
-    def run_prefill(self, contents: Sequence[str]) -> None:
+    def run_prefill(self, contents: Sequence[str | Content]) -> None:
         """Append texts to the session."""
 
     @abc.abstractmethod

@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm.completions import BenchmarkInfo, FinishReason, Responses, Timing
 from jaxdelegate.lm.configs import output_limit
 from jaxdelegate.lm.constraints import Constraint
 from jaxdelegate.lm.interfaces import AbstractSession
+from jaxdelegate.lm.messages import Content, Contents
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
@@ -96,9 +97,11 @@ class Session(AbstractSession):
         *,
         has_affixes: bool,
         init_seconds: float,
+        read: Callable[[Contents, str], list[int]],
     ) -> None:
-        """Use `Engine.create_session`."""
+        """Use `Engine.create_session`. `read`: makes tokens of contents, for a method."""
         self._text, self._params, self._limit = text, params, max_output_tokens
+        self._read = read
         self._has_affixes, self._init_seconds = has_affixes, init_seconds
         self._runner: ModelRunner | None = runner
         self._ids: list[int] = []
@@ -106,11 +109,12 @@ class Session(AbstractSession):
         self._prefilled = 0.0, 0.0, 0  # when prefill began and ended, and of how many tokens
         self._timing: Timing | None = None
 
-    def run_prefill(self, contents: Sequence[str]) -> None:
-        """Append texts to the session.
+    def run_prefill(self, contents: Sequence[str | Content]) -> None:
+        """Append texts, images and sounds to the session.
 
         Raises:
-            GenerationError: there is no text, or the session gets too long.
+            GenerationError: there is no text, the session gets too long, or a file is damaged.
+            OptionError: the engine was opened without the backend of images or sounds.
         """
         if isinstance(contents, str):
             raise TypeError("run_prefill: expected a list of texts, got a str: pass [text]")
@@ -118,7 +122,10 @@ class Session(AbstractSession):
             raise GenerationError("run_prefill: expected a text, got none")
         start = [] if self._ids else self._text.start_ids
         before, after = self._text.affixes if self._has_affixes else ("", "")
-        new = self._text.tokenize(before + "".join(contents) + after)
+        if all(isinstance(each, str) for each in contents):
+            new = self._text.tokenize(before + "".join(map(str, contents)) + after)
+        else:
+            new = self._read(Contents.of(before, *contents, after), "run_prefill")
         ids = [*self._ids, *start, *new]
         runner, began = self._open(), time.perf_counter()
         runner.graph.check(ids, has_answer=True)

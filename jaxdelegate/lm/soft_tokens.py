@@ -39,6 +39,11 @@ class SoftToken(int):
         return token
 
     @property
+    def content(self) -> Embedded:
+        """What it is a place of."""
+        return self._content
+
+    @property
     def embedding(self) -> np.ndarray:
         """float32 [size]; the content's embeddings are computed before a program needs them."""
         assert self._content.embeddings is not None

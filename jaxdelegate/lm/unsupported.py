@@ -7,7 +7,6 @@ from jaxdelegate.errors import OptionError
 
 _NAMES = frozenset(
     (
-        "vision_tokens_per_image",
         "vision_backend",
         "audio_backend",
     )

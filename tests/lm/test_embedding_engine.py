@@ -14,10 +14,25 @@ import pytest
 
 import jaxdelegate as jd
 from jaxdelegate import lm
-from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.errors import GenerationError, ModelError, OptionError
+from jaxdelegate.lm.audio.decoding import samples_of
+from jaxdelegate.lm.audio.spectra import log_mel_spectra
+from jaxdelegate.lm.vision.decoding import pixels_of
+from jaxdelegate.lm.vision.tensors import scaled, tensors_of
+from tests.support.audio_models import file_of as sound_of
+from tests.support.audio_models import rows_by_numpy as sounds_by_numpy
+from tests.support.audio_models import tone
 from tests.support.bundles import multiplier
 from tests.support.language_models import SPECIAL, embedders, language_model
-from tests.support.text_encoders import embedding_bundle, text_encoder
+from tests.support.text_encoders import embedding_bundle, gemma, multimodal_bundle, text_encoder
+from tests.support.vision_models import (
+    adapter,
+    end_of_vision,
+    patch_encoder,
+    picture,
+    rows_by_numpy,
+)
+from tests.support.vision_models import file_of as image_of
 
 BOS, EOS = 1, 2
 TEXTS = ["abc", "", "a text of 17 byte", "äöü", "abcdefghijkl", "abc", "hello", "b", "x" * 40]
@@ -186,15 +201,15 @@ def test_errors(engine: lm.EmbeddingEngine, path: Path) -> None:
         embedded(engine, "", insert_special_tokens=False)
     with pytest.raises(ValueError, match="output_size: expected at most 12, got 13"):
         embedded(engine, "a", output_size=13)
-    with pytest.raises(OptionError, match="ImageBytes is not supported: expected a text"):
+    with pytest.raises(OptionError, match="takes no images: open it with vision_backend="):
         embedded(engine, ["a", lm.Content.ImageBytes(b"")])
+    with pytest.raises(OptionError, match="ToolResponse is not supported: expected texts, images"):
+        embedded(engine, [lm.Content.ToolResponse("f", 1)])
     with pytest.raises(TypeError, match="expected a str or a Content, got bytes"):
         embedded(engine, [b"a"])
     with pytest.raises(TypeError, match="expected a list of texts, got a str"):
         engine.compute_embedding_batch("a")
-    with pytest.raises(OptionError, match="vision_tokens_per_image is not supported, got 9"):
-        lm.EmbeddingOptions(vision_tokens_per_image=9)
-    with pytest.raises(OptionError, match="vision_backend is not supported"):
+    with pytest.raises(OptionError, match="takes no images: it lacks vision_encoder"):
         lm.EmbeddingEngine(path, vision_backend=lm.Backend.CPU())
     closed = lm.EmbeddingEngine(path)
     closed.close()
@@ -237,6 +252,122 @@ def test_a_bundle_without_a_text_encoder(tmp_path: Path) -> None:
         lm.EmbeddingEngine(tmp_path / "b.litertlm")
 
 
+IMAGE, SOUND = image_of(picture(30, 20)), sound_of(tone(1000))
+START, END = SPECIAL.index("<|im_start|>"), SPECIAL.index("<|im_end|>")
+CPU = lm.Backend.CPU()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lm") / "both.litertlm"
+    path.write_bytes(multimodal_bundle())
+    return path
+
+
+@pytest.fixture(scope="module")
+def multimodal(both: Path) -> Iterator[lm.EmbeddingEngine]:
+    backends: Any = dict.fromkeys(("backend", "vision_backend", "audio_backend"), CPU)
+    with lm.EmbeddingEngine(both, cache_dir=":nocache", **backends) as engine:
+        yield engine
+
+
+def image_rows(engine: lm.EmbeddingEngine, most: int | None = None) -> list[np.ndarray]:
+    """The places of IMAGE and its end, by numpy kernels."""
+    graph = engine.contents.encoders["image"].graph
+    tensors = tensors_of(pixels_of(IMAGE), graph if most is None else graph.limited(most))
+    patches = scaled(tensors.pixels, graph.form)
+    return [*rows_by_numpy(patches, tensors.positions, tensors.places)]
+
+
+def sound_rows() -> list[np.ndarray]:
+    return [*sounds_by_numpy(log_mel_spectra(samples_of(SOUND)))]
+
+
+def expected_of(places: Sequence[int | np.ndarray], length: int = 32) -> np.ndarray:
+    """The embedding of tokens and rows of embeddings, by numpy kernels; not normalized."""
+    tokens = [0 if isinstance(place, np.ndarray) else place for place in places]
+    embeddings, per_layer = looked_up([*tokens, *[0] * (length - len(tokens))])
+    for row, place in zip(embeddings[0], places, strict=False):
+        if isinstance(place, np.ndarray):
+            row[:] = place
+    mask = (np.arange(length) < len(tokens)).astype(np.float32)[None]
+    run = runner(text_encoder((8, 32)), f"encoder_{length}")
+    found = run(embeddings=embeddings, per_layer_embeddings=per_layer, input_mask=mask)
+    row: np.ndarray = found["output"][0]
+    return row
+
+
+def test_images_and_sounds(multimodal: lm.EmbeddingEngine, tmp_path: Path) -> None:
+    """What follows an image is an embedding, what follows a sound here is a token."""
+    (tmp_path / "image").write_bytes(IMAGE)
+    image, sound = lm.Content.ImageFile(str(tmp_path / "image")), lm.Content.AudioBytes(SOUND)
+    seen, heard = [5, *image_rows(multimodal)], [START, *sound_rows()[:-1], END]
+    text = ids("ab")[1:-1]
+    close(embedded(multimodal, image), expected_of([BOS, *seen, EOS]))
+    close(embedded(multimodal, [sound]), expected_of([BOS, *heard, EOS], 8))
+    parts = ["ab", image, sound]
+    close(embedded(multimodal, parts), expected_of([BOS, *text, *seen, *heard, EOS]))
+    bare = [*text, *seen[1:-1], *heard[1:-1]]
+    close(embedded(multimodal, parts, insert_special_tokens=False), expected_of(bare))
+    options = lm.EmbeddingOptions(normalize=False)
+    together = multimodal.compute_embedding_batch([parts, "ab", [image]], options)
+    for contents, response in zip((parts, "ab", image), together, strict=True):
+        close(response.embedding, embedded(multimodal, contents))
+
+
+def test_places_of_an_image(multimodal: lm.EmbeddingEngine, both: Path) -> None:
+    image = lm.Content.ImageBytes(IMAGE)
+    few = image_rows(multimodal, 3)
+    assert len(few) < len(image_rows(multimodal))
+    wanted = expected_of([BOS, 5, *few, EOS], 8)
+    close(embedded(multimodal, image, vision_tokens_per_image=3), wanted)
+    with lm.EmbeddingEngine(both, vision_backend=CPU, vision_tokens_per_image=3) as engine:
+        close(embedded(engine, image), wanted)
+        assert engine.vision_backend == CPU
+    with pytest.raises(OptionError, match="vision_tokens_per_image: expected 1 to 12, got 13"):
+        embedded(multimodal, image, vision_tokens_per_image=13)
+
+
+def test_a_damaged_image(multimodal: lm.EmbeddingEngine) -> None:
+    with pytest.raises(GenerationError, match="the image is damaged"):
+        embedded(multimodal, lm.Content.ImageBytes(IMAGE[:100]))
+
+
+def other_sounds(m: Any) -> None:
+    gemma(m)
+    m.audio_preprocessor.miniaudio.sample_rate_hz = 8000
+
+
+@pytest.mark.parametrize(
+    ("edit", "argument", "problem"),
+    [
+        (lambda _: None, "vision_backend", "of the family embedding_gemma_v2, got generic_model"),
+        (lambda _: None, "audio_backend", "of the family embedding_gemma_v2, got generic_model"),
+        (other_sounds, "audio_backend", "expected spectra as of gemma4, got an audio_prepr"),
+    ],
+)
+def test_encoders_that_are_refused(edit: Any, argument: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(multimodal_bundle(edit=edit))
+    backend: Any = {argument: CPU}
+    with pytest.raises(OptionError, match=f"{argument}: .*{problem}"):
+        lm.EmbeddingEngine(path, **backend)
+
+
+def test_embeddings_of_another_size(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    others = {"tf_lite_embedder": embedders(hidden=8)[0]}
+    seen = {
+        "tf_lite_vision_encoder": patch_encoder(),
+        "tf_lite_vision_adapter": adapter(),
+        "tf_lite_end_of_vision": end_of_vision(),
+    }
+    model = text_encoder(hidden=8, has_per_layer=False)
+    path.write_bytes(embedding_bundle(model=model, others={**others, **seen}, edit=gemma))
+    with pytest.raises(ModelError, match=r"expected embeddings of 16 elements, .*, got \[8\]"):
+        lm.EmbeddingEngine(path, vision_backend=CPU)
+
+
 def ran(program: str, *arguments: object) -> Any:
     """The JSON that a process prints last."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
@@ -272,6 +403,36 @@ engine = litert_lm.EmbeddingEngine(sys.argv[1], litert_lm.Backend.CPU(), cache_d
 chosen = [litert_lm.EmbeddingOptions(**o) for o in options]
 print(json.dumps([[engine.compute_embedding(t, o).embedding for t in texts] for o in chosen]))
 """
+
+
+LITERT_LM_FILES = """
+import json, sys
+import litert_lm
+from litert_lm import Backend, Content
+
+b = {n: Backend.CPU() for n in ("backend", "vision_backend", "audio_backend")}
+engine = litert_lm.EmbeddingEngine(sys.argv[1], cache_dir=":nocache", **b)
+image, sound = Content.ImageFile(sys.argv[2]), Content.AudioFile(sys.argv[3])
+asked = [[image], [sound], ["ab", image, "c", sound]]
+for options in ({}, {"normalize": False, "insert_special_tokens": False}):
+    chosen = litert_lm.EmbeddingOptions(**options)
+    print(json.dumps([engine.compute_embedding(each, chosen).embedding for each in asked]))
+"""
+
+
+@pytest.mark.skipif(IS_ABSENT, reason="litert_lm is not installed")
+def test_litert_lm_sees_and_hears_the_same(
+    multimodal: lm.EmbeddingEngine, both: Path, tmp_path: Path
+) -> None:
+    files = [tmp_path / "image.png", tmp_path / "sound.wav"]
+    for file, data in zip(files, (IMAGE, SOUND), strict=True):
+        file.write_bytes(data)
+    wanted = ran(LITERT_LM_FILES, both, *files)
+    image, sound = lm.Content.ImageBytes(IMAGE), lm.Content.AudioBytes(SOUND)
+    asked = [image, sound, ["ab", image, "c", sound]]
+    options = lm.EmbeddingOptions(normalize=False, insert_special_tokens=False)
+    found = [r.embedding for r in multimodal.compute_embedding_batch(asked, options)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(IS_ABSENT, reason="litert_lm is not installed")

@@ -1,5 +1,6 @@
 """TextPredictor as a plain function of columns: its rows equal what the engines return."""
 
+import base64
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from jaxdelegate import lm
 from jaxdelegate.errors import InterpreterError, ModelError, OptionError
 from jaxdelegate.ray import PredictionError, Predictor, TextPredictor, text_predictor
 from tests.serve.stock import NETWORKS
+from tests.support.audio_models import file_of as sound_of
+from tests.support.audio_models import sound_bundle, tone
 from tests.support.language_models import CHATML, language_bundle
 from tests.support.text_encoders import embedding_bundle
 from tests.support.vision_models import file_of, patch_encoder, picture, vision_bundle
@@ -151,6 +154,30 @@ def test_chats_with_images(tmp_path: Path) -> None:
                 assert count == found["num_input_tokens"][row]
     with pytest.raises(PredictionError, match=r"/missing.png: No such file"):
         predictor({"chat": objects(chats[0], lost)})
+
+
+def test_chats_with_sounds(tmp_path: Path) -> None:
+    path, files = tmp_path / "hears.litertlm", [tmp_path / "0.wav", tmp_path / "1.flac"]
+    path.write_bytes(sound_bundle(sees=True))
+    files[0].write_bytes(sound_of(tone(1000)))
+    files[1].write_bytes(sound_of(tone(8100, seed=1), kind="FLAC"))
+    blob = {"type": "image", "blob": base64.b64encode(file_of(picture(30, 20))).decode()}
+    sounds = [{"type": "audio", "path": str(file)} for file in files]
+    question = {"type": "text", "text": "what is it?"}
+    own = [[sounds[0]], [sounds[1], blob], [], [sounds[1], sounds[0]]]
+    chats = [[{"role": "user", "content": [*parts, question]}] for parts in own]
+    predictor = TextPredictor(path, inputs={"messages": "chat"}, max_output_tokens=6)
+    found = predictor({"chat": objects(*chats)})
+    cpu = lm.Backend.CPU()
+    with lm.Engine(path, cpu, vision_backend=cpu, audio_backend=cpu) as engine:
+        for row, chat in enumerate(chats):
+            with engine.create_conversation(max_output_tokens=6) as conversation:
+                assert str(conversation.send_message(chat[0])) == found["generated_text"][row]
+                count = conversation.get_benchmark_info().last_prefill_token_count
+                assert count == found["num_input_tokens"][row]
+    files[0].write_bytes(b"RIFF")
+    with pytest.raises(PredictionError, match=r"sound 1 of the message: the sound"):
+        predictor({"chat": objects(chats[0])})
 
 
 def test_images_of_a_bundle_whose_vision_parts_do_not_fit(tmp_path: Path) -> None:

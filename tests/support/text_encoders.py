@@ -10,8 +10,10 @@ from litert_lm_builder.runtime.proto import embedding_metadata_pb2
 from jaxdelegate.op_lowering.options import BatchMatMulOptions, ReducerOptions, SoftmaxOptions
 from jaxdelegate.testing import ModelBuilder
 from jaxdelegate.testing.builder import SubgraphBuilder
+from tests.support.audio_models import audio_adapter, audio_encoder, end_of_audio
 from tests.support.bundles import TYPES, Part, compressed, litertlm, model_part
 from tests.support.language_models import Net, byte_tokenizer, embedders
+from tests.support.vision_models import PATCH, POOL, adapter, end_of_vision, patch_encoder
 
 _MASKED = -1e4
 
@@ -38,6 +40,36 @@ def text_encoder(
         inputs, output = layer.built(graph, length, has_mask, has_per_layer)
         builder.signature(f"encoder_{length}", inputs, {"output": output}, number)
     return builder.build()
+
+
+def gemma(m: Any) -> None:
+    """Declare images and sounds, as embedding_gemma_v2 does."""
+    own = m.embedding_model_type.embedding_gemma_v2
+    own.start_of_image_token.token_ids.ids.append(5)
+    own.start_of_audio_token.token_str = "<|im_start|>"
+    own.end_of_audio_token.token_str = "<|im_end|>"
+    own.patch_width = own.patch_height = PATCH
+    own.max_num_patches = 12 * POOL**2
+    own.pooling_kernel_size = POOL
+
+
+def multimodal_bundle(
+    *, without: Sequence[str] = ("tf_lite_end_of_audio",), edit: Callable[[Any], object] = gemma
+) -> bytes:
+    """A bundle whose encoder, of up to 32 tokens, takes images, sounds and texts."""
+    own, per_layer = embedders()
+    others = {
+        "tf_lite_embedder": own,
+        "tf_lite_per_layer_embedder": per_layer,
+        "tf_lite_vision_encoder": patch_encoder(),
+        "tf_lite_vision_adapter": adapter(),
+        "tf_lite_end_of_vision": end_of_vision(),
+        "tf_lite_audio_encoder_hw": audio_encoder(),
+        "tf_lite_audio_adapter": audio_adapter(),
+        "tf_lite_end_of_audio": end_of_audio(),
+    }
+    others = {name: model for name, model in others.items() if name not in without}
+    return embedding_bundle(model=text_encoder((8, 32)), others=others, edit=edit)
 
 
 class _Layer:

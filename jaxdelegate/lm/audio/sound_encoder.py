@@ -9,24 +9,18 @@ from typing import Any
 from jaxdelegate.bundles.bundle import Bundle
 from jaxdelegate.bundles.metadata import SOUND_FAMILIES
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.audio.audio_graph import ADAPTER, ENCODER, END, AudioGraph
+from jaxdelegate.lm.audio.audio_graph import ADAPTER, ENCODER, END
 from jaxdelegate.lm.audio.audio_model import AudioModel, SoundPiece
 from jaxdelegate.lm.audio.decoding import samples_of
 from jaxdelegate.lm.audio.spectra import log_mel_spectra
 from jaxdelegate.lm.contents.content_encoder import ContentEncoder, has_parts, needed_parts
-from jaxdelegate.lm.contents.content_prompts import start_token
+from jaxdelegate.lm.contents.content_prompts import embedding_family, start_token
 from jaxdelegate.lm.contents.encoded_content import ContentRules
 from jaxdelegate.text import printable
 
-_PARTS = (ENCODER, ADAPTER, END)
-
 
 class SoundEncoder(ContentEncoder):
-    """A bundle's audio encoder. Any thread may use it.
-
-    Attributes:
-        graph: the signatures of the encoder and the adapter.
-    """
+    """A bundle's audio encoder. Any thread may use it."""
 
     def __init__(
         self,
@@ -48,38 +42,47 @@ class SoundEncoder(ContentEncoder):
             OptionError: the bundle lacks an audio part, the model's family has no sounds here, or
                 an option is wrong.
         """
-        parts = needed_parts(bundle, _PARTS, "audio_backend", "sounds")
+        needed_parts(bundle, [ENCODER, ADAPTER], "audio_backend", "sounds")
         rules = _rules(bundle)
+        parts = needed_parts(bundle, _needed(bundle), "audio_backend", "sounds")
         self._sounds = AudioModel(parts, bundle.path, options, cache_dir)
         super().__init__(rules, self._sounds, most_at_once)
-        self.graph: AudioGraph = self._sounds.graph
 
-    def _pieces(self, data: bytes) -> Sequence[SoundPiece]:
+    def _pieces(self, data: bytes, most_places: int | None) -> Sequence[SoundPiece]:  # noqa: ARG002
         return self._sounds.pieces(log_mel_spectra(samples_of(data)))
 
 
 def takes_sounds(bundle: Bundle) -> bool:
     """Whether a bundle has audio parts of a family that is supported."""
+    return has_parts(bundle, _needed)
 
-    def needed(bundle: Bundle) -> Sequence[str]:
-        _rules(bundle)
-        return _PARTS
 
-    return has_parts(bundle, needed)
+def _needed(bundle: Bundle) -> Sequence[str]:
+    return [ENCODER, ADAPTER, *([END] if _rules(bundle).has_end else [])]
 
 
 def _rules(bundle: Bundle) -> ContentRules:
-    metadata, where = bundle.metadata, f"audio_backend: {printable(bundle.path)}"
+    where = f"audio_backend: {printable(bundle.path)}"
+    if (embeds := embedding_family(bundle, "audio_backend")) is not None:
+        _check(embeds, where)
+        if bundle.embedding_metadata().HasField("audio_preprocessor"):
+            raise OptionError(f"{where}: expected spectra as of gemma4, got an audio_preprocessor")
+        return ContentRules("audio", "sound", (), "", has_end=END in bundle.models)
+    metadata = bundle.metadata
     if metadata.model_type not in SOUND_FAMILIES:
         known = " or ".join(SOUND_FAMILIES)
         raise OptionError(
             f"{where}: expected a model of the family {known}, got {printable(metadata.model_type)}"
         )
-    if metadata.proto.llm_model_type.gemma4.skip_mel_spectrogram_extraction:
+    _check(metadata.proto.llm_model_type.gemma4, where)
+    placeholders = "<start_of_audio>", "<|audio|>"
+    before = start_token(metadata, "start_of_audio_token", "<|audio>")
+    return ContentRules("audio", "sound", placeholders, before, has_end=True)
+
+
+def _check(declared: Any, where: str) -> None:
+    if declared.skip_mel_spectrogram_extraction:
         raise OptionError(
             f"{where}: expected a model that takes mel spectra, got one that takes samples "
             "(skip_mel_spectrogram_extraction)"
         )
-    placeholders = "<start_of_audio>", "<|audio|>"
-    before = start_token(metadata, "start_of_audio_token", "<|audio>")
-    return ContentRules("audio", "sound", placeholders, before, has_end=True)

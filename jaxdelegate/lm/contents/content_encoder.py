@@ -26,12 +26,14 @@ class ContentEncoder(abc.ABC):
 
     Attributes:
         rules: how the model's family writes its contents in prompts.
+        graph: the signatures of the encoder and the adapter.
         most_at_once: rows of a run of the encoder.
     """
 
     def __init__(self, rules: ContentRules, model: ContentModel[Any], most_at_once: int) -> None:
         """`most_at_once`: rows of a run."""
         self.rules, self._model, self.most_at_once = rules, model, most_at_once
+        self.graph: Any = model.graph
         self._known: LruCache[Hashable, EncodedContent] = LruCache(_MOST_KEPT)
         self._planned = set[ContentSpec]()  # others compile these soon
         self._waiting: list[EncodedContent] = []
@@ -40,25 +42,33 @@ class ContentEncoder(abc.ABC):
     @property
     def size(self) -> int:
         """How many elements the embedding of a place has."""
-        size: int = self._model.graph.size
+        size: int = self.graph.size
         return size
 
-    def read(self, data: bytes, owner: Hashable = None) -> EncodedContent:
+    def read(
+        self, data: bytes, owner: Hashable = None, most_places: int | None = None
+    ) -> EncodedContent:
         """The content of a file, not encoded yet unless it is known.
 
         Args:
             data: the file.
             owner: only its own contents are known to it: see `Request.owner`.
+            most_places: of an image; None: as many as the bundle declares.
 
         Raises:
             GenerationError: it is not a file that is supported.
-            OptionError: a package that reads it is not installed.
+            OptionError: a package that reads it is not installed, or the encoder does not return so
+                many places.
         """
-        key = owner, hashlib.sha256(data).digest()
-        return self._known.get(key, lambda: EncodedContent(self.rules, self._pieces(data)))
+        key = owner, hashlib.sha256(data).digest(), most_places
+
+        def content() -> EncodedContent:
+            return EncodedContent(self.rules, self._pieces(data, most_places))
+
+        return self._known.get(key, content)
 
     @abc.abstractmethod
-    def _pieces(self, data: bytes) -> Sequence[Piece]:
+    def _pieces(self, data: bytes, most_places: int | None) -> Sequence[Piece]:
         """What the encoder takes of a file. Errors as `read`."""
 
     def works(self, *, of_several: bool) -> list[Callable[[], None]]:
@@ -69,7 +79,7 @@ class ContentEncoder(abc.ABC):
         Args:
             of_several: the programs of runs of several rows; False: those of one.
         """
-        graph, most = self._model.graph, self.most_at_once.bit_length()
+        graph, most = self.graph, self.most_at_once.bit_length()
         rows = [1 << n for n in range(1, most)] if of_several else [1]
         specs = [ContentSpec(key, n) for key in graph.encoder_keys for n in rows]
         if graph.end is not None and not of_several:

@@ -5,11 +5,15 @@ Source: LiteRT-LM 0.18 (runtime/conversation/model_data_processor/multimodal_pro
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from jaxdelegate.bundles.metadata import LlmMetadata, token_of
-from jaxdelegate.errors import GenerationError
+from jaxdelegate.bundles.bundle import Bundle
+from jaxdelegate.bundles.metadata import EMBEDDING_FAMILY, LlmMetadata, token_of
+from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.contents.encoded_content import ContentRules, EncodedContent
 from jaxdelegate.lm.soft_tokens import soft_tokens
+from jaxdelegate.model.sections import EMBEDDING_METADATA
+from jaxdelegate.text import printable
 
 
 def start_token(metadata: LlmMetadata, field: str, default: str) -> str:
@@ -17,6 +21,23 @@ def start_token(metadata: LlmMetadata, field: str, default: str) -> str:
     own = getattr(metadata.proto.llm_model_type, metadata.model_type)
     token = token_of(getattr(own, field)) if own.HasField(field) else None
     return default if token is None or token.text is None else token.text
+
+
+def embedding_family(bundle: Bundle, argument: str) -> Any:
+    """What a bundle of a text encoder declares of images and sounds; None: it has another model.
+
+    An OptionError: its family has none. `argument`: that asks for them.
+    """
+    if not any(section.type == EMBEDDING_METADATA for section in bundle.sections):
+        return None
+    declared = bundle.embedding_metadata().embedding_model_type
+    family = declared.WhichOneof("model_type")
+    if family != EMBEDDING_FAMILY:
+        raise OptionError(
+            f"{argument}: {printable(bundle.path)}: expected a text encoder of the family "
+            f"{EMBEDDING_FAMILY}, got {family}"
+        )
+    return getattr(declared, family)
 
 
 def content_prompt_ids(

@@ -48,7 +48,7 @@ def _read(
         encoder = contents.encoders[part["type"]]
         numbers[part["type"]] += 1
         try:
-            yield encoder.read(_data(part))
+            yield encoder.read(file_in(part))
         except GenerationError as error:
             which = f"{encoder.rules.noun} {numbers[part['type']]}"
             raise GenerationError(f"{which} of the message: {error}") from error
@@ -60,8 +60,8 @@ def without_files(message: Message) -> dict[str, Any]:
     return {**message, "content": parts}
 
 
-def _data(part: Mapping[str, Any]) -> bytes:
-    """The file of an image or a sound in a message."""
+def file_in(part: Mapping[str, Any]) -> bytes:
+    """The file of an image or a sound in a message. A GenerationError: there is none."""
     path, blob = part.get("path"), part.get("blob")
     if isinstance(blob, str):
         try:

@@ -9,16 +9,11 @@ from jaxdelegate.lm.contents.content_encoder import ContentEncoder, has_parts
 from jaxdelegate.lm.vision.decoding import pixels_of
 from jaxdelegate.lm.vision.image_prompts import image_rules, needed, vision_parts
 from jaxdelegate.lm.vision.tensors import ImageTensors, tensors_of
-from jaxdelegate.lm.vision.vision_graph import VisionGraph
 from jaxdelegate.lm.vision.vision_model import VisionModel
 
 
 class ImageEncoder(ContentEncoder):
-    """A bundle's vision encoder. Any thread may use it.
-
-    Attributes:
-        graph: the signatures of the encoder and the adapter.
-    """
+    """A bundle's vision encoder. Any thread may use it."""
 
     def __init__(
         self,
@@ -43,12 +38,12 @@ class ImageEncoder(ContentEncoder):
         parts, rules = vision_parts(bundle, "vision_backend"), image_rules(bundle)
         model = VisionModel(parts, bundle.path, options, cache_dir, rules.form)
         super().__init__(rules, model, most_at_once)
-        self.graph: VisionGraph = model.graph
         self._reading = threading.Lock()
 
-    def _pieces(self, data: bytes) -> Sequence[ImageTensors]:
+    def _pieces(self, data: bytes, most_places: int | None) -> Sequence[ImageTensors]:
+        graph = self.graph if most_places is None else self.graph.limited(most_places)
         with self._reading:  # large images take much memory
-            return [tensors_of(pixels_of(data), self.graph)]
+            return [tensors_of(pixels_of(data), graph)]
 
 
 def takes_images(bundle: Bundle) -> bool:

@@ -11,7 +11,7 @@ from jaxdelegate.bundles.bundle import Bundle
 from jaxdelegate.bundles.metadata import IMAGE_FAMILIES
 from jaxdelegate.errors import OptionError
 from jaxdelegate.lm.contents.content_encoder import needed_parts
-from jaxdelegate.lm.contents.content_prompts import start_token
+from jaxdelegate.lm.contents.content_prompts import embedding_family, start_token
 from jaxdelegate.lm.contents.encoded_content import ContentRules
 from jaxdelegate.lm.vision.vision_graph import ADAPTER, ENCODER, END, ImageForm
 from jaxdelegate.text import printable
@@ -32,6 +32,9 @@ class ImageRules(ContentRules):
 
 def image_rules(bundle: Bundle) -> ImageRules:
     """The rules of a bundle's family. An OptionError: it is not one whose images are supported."""
+    if (embeds := embedding_family(bundle, "vision_backend")) is not None:
+        form = ImageForm(embeds.max_num_patches)
+        return ImageRules("image", "image", (), "", has_end=END in bundle.models, form=form)
     metadata = bundle.metadata
     kind = metadata.model_type
     if kind not in IMAGE_FAMILIES:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from jaxdelegate.errors import ModelError
+from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.function.records import Signature, TensorInfo
 from jaxdelegate.lm.contents.content_program import end_signature
 from jaxdelegate.lm.program_spec import Array
@@ -144,6 +144,15 @@ class VisionGraph:
     def shape(self, key: str) -> Shape:
         """See `ContentGraph`."""
         return self.step(key).embeddings.shape[-2:]
+
+    def limited(self, places: int) -> "VisionGraph":
+        """For images of so many places, at most. An OptionError: it does not return as many."""
+        last = self.steps[-1]
+        if not last.patches or not 0 < places <= last.count:
+            known = f"1 to {last.count}" if last.patches else "none: all images have one size"
+            raise OptionError(f"vision_tokens_per_image: expected {known}, got {places}")
+        form = dataclasses.replace(self.form, most_patches=places * last.pool**2)
+        return dataclasses.replace(self, form=form)
 
     def step_for(self, patches: int) -> VisionStep:
         """The smallest step for an image of `patches` patches."""

@@ -98,6 +98,34 @@ def test_a_sound_an_image_and_a_second_message(engine: lm.Engine):
     assert more == text_of(engine, answer_by_numpy(prompt, 4))
 
 
+def test_a_session(engine: lm.Engine):
+    assert engine.images is not None
+    image = engine.images.read(IMAGE)
+    engine.images.encode([image])
+    assert image.embeddings is not None
+    prompt = [BOS, *ids("hear "), START, *rows(SHORT), *ids("?")]
+    with engine.create_session(apply_prompt_template=False, max_output_tokens=4) as session:
+        session.run_prefill(["hear ", Content.AudioBytes(SHORT), "?"])
+        answer = until_stop(answer_by_numpy(prompt, 4))
+        assert session.run_decode().texts == [engine.detokenize(answer)]
+        session.run_prefill([Content.Text(" see "), Content.ImageBytes(IMAGE), "!"])
+        prompt += [*answer, *ids(" see "), SPECIAL.index("<|im_end|>"), *image.embeddings]
+        wanted = text_of(engine, answer_by_numpy([*prompt, *ids("!")], 4))
+        assert session.run_decode().texts == [wanted]
+        with pytest.raises(OptionError, match="run_prefill: expected texts, images and sounds"):
+            session.run_prefill([Content.ToolResponse("f", 1)])
+        with pytest.raises(GenerationError, match="sound 1 of the message: the sound is damaged"):
+            session.run_prefill([Content.AudioBytes(SHORT[:100]), "?"])
+
+
+def test_prompts(engine: lm.Engine):
+    prompts = [[BOS, *ids("a"), START, *rows(data), *ids("?")] for data in (SHORT, LONG)]
+    given = [Contents.of("a", Content.AudioBytes(data), "?") for data in (SHORT, LONG)]
+    found = engine.generate(given, max_output_tokens=6)
+    wanted = [until_stop(answer_by_numpy(prompt, 6)) for prompt in prompts]
+    assert [each.token_ids for each in found] == wanted
+
+
 def test_forms_of_one_sound(engine: lm.Engine, tmp_path: Path):
     wanted = said(engine, Content.AudioBytes(SHORT), "?")
     (tmp_path / "sound").write_bytes(SHORT)
