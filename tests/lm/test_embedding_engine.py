@@ -413,26 +413,30 @@ from litert_lm import Backend, Content
 b = {n: Backend.CPU() for n in ("backend", "vision_backend", "audio_backend")}
 engine = litert_lm.EmbeddingEngine(sys.argv[1], cache_dir=":nocache", **b)
 image, sound = Content.ImageFile(sys.argv[2]), Content.AudioFile(sys.argv[3])
-asked = [[image], [sound], ["ab", image, "c", sound]]
-for options in ({}, {"normalize": False, "insert_special_tokens": False}):
-    chosen = litert_lm.EmbeddingOptions(**options)
-    print(json.dumps([engine.compute_embedding(each, chosen).embedding for each in asked]))
+asked, found = [[image], [sound], ["ab", image, "c", sound]], []
+for options in ({}, {"insert_special_tokens": False}):
+    chosen = litert_lm.EmbeddingOptions(normalize=False, **options)
+    found.append([engine.compute_embedding(each, chosen).embedding for each in asked])
+print(json.dumps(found))
 """
 
 
 @pytest.mark.skipif(IS_ABSENT, reason="litert_lm is not installed")
-def test_litert_lm_sees_and_hears_the_same(
-    multimodal: lm.EmbeddingEngine, both: Path, tmp_path: Path
-) -> None:
+def test_litert_lm_sees_and_hears_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(multimodal_bundle(as_litert_lm_needs=True))
     files = [tmp_path / "image.png", tmp_path / "sound.wav"]
     for file, data in zip(files, (IMAGE, SOUND), strict=True):
         file.write_bytes(data)
-    wanted = ran(LITERT_LM_FILES, both, *files)
+    wanted = ran(LITERT_LM_FILES, path, *files)
     image, sound = lm.Content.ImageBytes(IMAGE), lm.Content.AudioBytes(SOUND)
     asked = [image, sound, ["ab", image, "c", sound]]
-    options = lm.EmbeddingOptions(normalize=False, insert_special_tokens=False)
-    found = [r.embedding for r in multimodal.compute_embedding_batch(asked, options)]
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    backends: Any = dict.fromkeys(("backend", "vision_backend", "audio_backend"), CPU)
+    with lm.EmbeddingEngine(path, cache_dir=":nocache", **backends) as engine:
+        for special, rows in zip((None, False), wanted, strict=True):
+            options = lm.EmbeddingOptions(normalize=False, insert_special_tokens=special)
+            found = [r.embedding for r in engine.compute_embedding_batch(asked, options)]
+            np.testing.assert_allclose(found, rows, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(IS_ABSENT, reason="litert_lm is not installed")

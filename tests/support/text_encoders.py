@@ -54,7 +54,7 @@ def gemma(m: Any) -> None:
 
 
 def multimodal_bundle(
-    *, without: Sequence[str] = ("tf_lite_end_of_audio",), edit: Callable[[Any], object] = gemma
+    *, as_litert_lm_needs: bool = False, edit: Callable[[Any], object] = gemma
 ) -> bytes:
     """A bundle whose encoder, of up to 32 tokens, takes images, sounds and texts."""
     own, per_layer = embedders()
@@ -66,10 +66,14 @@ def multimodal_bundle(
         "tf_lite_end_of_vision": end_of_vision(),
         "tf_lite_audio_encoder_hw": audio_encoder(),
         "tf_lite_audio_adapter": audio_adapter(),
-        "tf_lite_end_of_audio": end_of_audio(),
     }
-    others = {name: model for name, model in others.items() if name not in without}
-    return embedding_bundle(model=text_encoder((8, 32)), others=others, edit=edit)
+    # LiteRT-LM 0.18.1 refuses images and sounds with an embedder by layer; without an end of sounds
+    # it adds the rest of a sound to the next one.
+    if as_litert_lm_needs:
+        others["tf_lite_end_of_audio"] = end_of_audio()
+        del others["tf_lite_per_layer_embedder"]
+    model = text_encoder((8, 32), has_per_layer=not as_litert_lm_needs)
+    return embedding_bundle(model=model, others=others, edit=edit)
 
 
 class _Layer:
