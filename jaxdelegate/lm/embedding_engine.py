@@ -121,7 +121,7 @@ class EmbeddingEngine:
             with_backend(options or {}, self.backend),
             lengths,
             cache_dir,
-            self.contents.size,
+            soft_size=self.contents.size,
         )
 
     def compute_embedding(
@@ -135,7 +135,7 @@ class EmbeddingEngine:
 
         Raises:
             OptionError: a part is an image or a sound, and the engine was opened without their
-                backend, or an image cannot have so many places.
+                backend, or an image has fewer places.
             GenerationError: they are too long, or have no tokens, or a file is damaged.
         """
         (found,) = self.compute_embedding_batch([contents], options)

@@ -68,7 +68,7 @@ def pixel_encoder() -> bytes:
 
 @functools.cache
 def square_encoder() -> bytes:
-    """As lfm2's: patches without positions, `images` [1, 36, 12]; `features` [1, 4, 8]."""
+    """Patches without positions, as in lfm2: `images` [1, 36, 12]; `features` [1, 4, 8]."""
     builder = ModelBuilder("vision encoder")
     net, values = Net(builder), SIDE * SIDE * 3 // 4
     images = builder.input((1, (SIDE // PATCH) ** 2, 3 * PATCH**2), np.float32, "images")
@@ -81,7 +81,7 @@ def square_encoder() -> bytes:
 
 @functools.cache
 def whole_encoder(hidden: int = HIDDEN) -> bytes:
-    """As gemma4_unified's, without an adapter: `images` [1, 9, 12]; `features` [1, 9, hidden]."""
+    """No adapter, as in gemma4_unified: `images` [1, 9, 12]; `features` [1, 9, hidden]."""
     builder, values, shape = ModelBuilder("vision encoder"), 3 * PATCH**2, (1, 9, hidden)
     net = Net(builder)
     images = builder.input((1, 9, values), np.float32, "images")

@@ -57,8 +57,8 @@ class ContentEncoder(abc.ABC):
 
         Raises:
             GenerationError: it is not a file that is supported.
-            OptionError: a package that reads it is not installed, or the encoder does not return so
-                many places.
+            OptionError: a package that reads it is not installed, or the encoder does not return
+                that many places.
         """
         key = owner, hashlib.sha256(data).digest(), most_places
 

@@ -61,7 +61,7 @@ def without_files(message: Message) -> dict[str, Any]:
 
 
 def file_in(part: Mapping[str, Any]) -> bytes:
-    """The file of an image or a sound in a message. A GenerationError: there is none."""
+    """The file of an image or a sound in a message. A GenerationError: it has no file."""
     path, blob = part.get("path"), part.get("blob")
     if isinstance(blob, str):
         try:

@@ -146,7 +146,7 @@ class VisionGraph:
         return self.step(key).embeddings.shape[-2:]
 
     def limited(self, places: int) -> "VisionGraph":
-        """For images of so many places, at most. An OptionError: it does not return as many."""
+        """For images of at most `places`. An OptionError: it does not return as many."""
         last = self.steps[-1]
         if not last.patches or not 0 < places <= last.count:
             known = f"1 to {last.count}" if last.patches else "none: all images have one size"
