@@ -69,7 +69,7 @@ class ServeSettings:
         False,
         "Whether the answers of language models depend on no other request, not even by rounding.",
     )
-    kv_cache_dtype: KVCacheDtype = setting(  # noqa: RUF009 (a field)
+    kv_cache_dtype: KVCacheDtype = setting(
         "auto",
         "The dtype of language models' KV caches; auto: float32, on a GPU --jax_compute_dtype.",
     )

@@ -33,7 +33,7 @@ class ImageRules(ContentRules):
 def image_rules(bundle: Bundle) -> ImageRules:
     """The rules of a bundle's family. An OptionError: it is not one whose images are supported."""
     if (embeds := embedding_family(bundle, "vision_backend")) is not None:
-        form = ImageForm(embeds.max_num_patches)
+        form = ImageForm(embeds.max_num_patches, embeds.patch_width)
         return ImageRules("image", "image", (), "", has_end=END in bundle.models, form=form)
     metadata = bundle.metadata
     kind = metadata.model_type
@@ -63,7 +63,7 @@ def image_rules(bundle: Bundle) -> ImageRules:
         (names[0], "<|image|>"),
         start_token(metadata, field, "<|image>"),
         has_end=True,
-        form=ImageForm(declared.max_num_patches),
+        form=ImageForm(declared.max_num_patches, declared.patch_width),
     )
 
 

@@ -29,6 +29,8 @@ class ImageForm:
 
     Attributes:
         most_patches: of an image; 0: as many as the encoder takes.
+        patch: the side of these patches, in pixels; 0: that of the encoder's. An encoder may take
+            larger ones.
         size: the height and width of images whose patches have no positions.
         divisor: of the values of pixels, the first step of their normalization.
         mean: that is subtracted, by channel.
@@ -36,6 +38,7 @@ class ImageForm:
     """
 
     most_patches: int = 0
+    patch: int = 0
     size: tuple[int, int] = (0, 0)
     divisor: float = 255
     mean: tuple[float, ...] = (0, 0, 0)
@@ -112,8 +115,11 @@ class VisionGraph:
     @property
     def most_patches(self) -> int:
         """The most patches of an image; 0: all images have one size."""
-        takes = self.steps[-1].patches
-        return min(takes, self.form.most_patches or takes)
+        last, form = self.steps[-1], self.form
+        most = form.most_patches
+        if most and last.patches and form.patch:
+            most = max(most * form.patch**2 // last.patch**2, 1)
+        return min(last.patches, most or last.patches)
 
     @property
     def input_shape(self) -> Shape:
@@ -151,7 +157,7 @@ class VisionGraph:
         if not last.patches or not 0 < places <= last.count:
             known = f"1 to {last.count}" if last.patches else "none: all images have one size"
             raise OptionError(f"vision_tokens_per_image: expected {known}, got {places}")
-        form = dataclasses.replace(self.form, most_patches=places * last.pool**2)
+        form = dataclasses.replace(self.form, most_patches=places * last.pool**2, patch=0)
         return dataclasses.replace(self, form=form)
 
     def step_for(self, patches: int) -> VisionStep:

@@ -22,12 +22,13 @@ from tests.support.vision_models import (
 
 
 @functools.cache
-def graph(*, has_patches: bool = True, most: int = 0) -> VisionGraph:
+def graph(*, has_patches: bool = True, most: int = 0, patch: int = 0) -> VisionGraph:
     parts = {
         ENCODER: patch_encoder() if has_patches else pixel_encoder(),
         "vision_adapter": adapter() if has_patches else adapter((4,)),
     }
-    return VisionModel(parts, "bundle", {"platform": "cpu"}, ":nocache", ImageForm(most)).graph
+    form = ImageForm(most, patch)
+    return VisionModel(parts, "bundle", {"platform": "cpu"}, ":nocache", form).graph
 
 
 def pixels(width: int, height: int) -> np.ndarray:
@@ -91,3 +92,5 @@ def test_an_encoder_of_pixels_gets_the_whole_image():
 def test_what_the_bundle_declares_limits_patches():
     assert tensors_of(pixels(100, 100), graph(most=6 * POOL**2)).places <= 6
     assert graph(most=10**6).most_patches == 12 * POOL**2
+    assert graph(most=6 * POOL**2 * PATCH**2, patch=1).most_patches == 6 * POOL**2
+    assert graph(most=6 * POOL**2, patch=PATCH).limited(4).most_patches == 4 * POOL**2
