@@ -459,7 +459,7 @@ class _Traced:
         return ScoreOutput(*(array.at[:, i].set(column) for array, column in pairs))
 
     def _scores(self, tokens: jax.Array, logits: jax.Array) -> ScoreOutput:
-        """Of each row of logits those of one token."""
+        """The scores of one token for each row of logits."""
         chances = jax.nn.log_softmax(logits)
         of_tokens = jnp.take_along_axis(chances, tokens[:, None], 1)
         top = self._spec.variant.top

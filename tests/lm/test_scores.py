@@ -168,7 +168,7 @@ def test_known_scores_of_a_prompt_are_reused(runner: ModelRunner) -> None:
 def test_a_program_scores_many_tokens_of_a_slot(
     tmp_path: Path, options: dict[str, bool], slots: int
 ) -> None:
-    """As one after the other does: also at the end of the context, and the entries are the same."""
+    """Scores and entries are those of tokens one by one, up to the end of the context."""
     path = tmp_path / "model.litertlm"
     path.write_bytes(language_bundle(model=language_model(**options)))
     with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
