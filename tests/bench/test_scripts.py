@@ -15,7 +15,7 @@ from jaxdelegate.model.records import read_model
 from jaxdelegate.op_lowering.options import FullyConnectedOptions
 from jaxdelegate.testing import ModelBuilder
 from tests.support.children import compiling_quickly
-from tests.support.language_models import language_model
+from tests.support.language_models import language_bundle, language_model
 from tests.support.networks import small_classifier
 from tests.support.quantized import scaled
 
@@ -302,3 +302,16 @@ def test_signatures_with_caches(tmp_path: Path) -> None:
     for record in records(out):
         assert {*record["ms"]} == {"litert", "litert_call", "on_device", "jit"}
         assert 0 <= max(record["error"].values()) < 1e-6
+
+
+@pytest.mark.slow
+def test_kv_cache_dtypes(tmp_path: Path) -> None:
+    path, out = tmp_path / "model.litertlm", tmp_path / "out.jsonl"
+    path.write_bytes(language_bundle())
+    flags = "--dtypes=float32,int8_per_token_head", "--tokens=4", f"--out={out}"
+    done = script("kv_cache_dtypes.py", str(path), *flags)
+    assert done.returncode == 0, done.stderr
+    same, short = records(out)
+    assert (same["equal"], same["most"]) == (same["prompts"], 0)
+    assert 0 < short["mean"] <= short["most"] < 0.1
+    assert 3.2 * short["cache_bytes"] == same["cache_bytes"]
