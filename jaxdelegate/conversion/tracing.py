@@ -38,8 +38,12 @@ def traced(
     given = () if params is None else (params,)
     leaves, tree = jax.tree.flatten((*given, *examples))
     shapes = jax.tree.unflatten(tree, [_example(key, leaf) for leaf in leaves])
+
+    def fresh(*arguments: Any) -> Any:  # JAX caches traces by function, and this one is special
+        return function(*arguments)
+
     with written_calls():
-        jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*shapes)
+        jaxpr, result = jax.make_jaxpr(fresh, return_shape=True)(*shapes)
     graph = Graph(key)
     values: list[Value] = []
     inputs: dict[str, Value] = {}
