@@ -14,7 +14,7 @@ engine. `ratio` is `step_mb` to what a step has to read: weights and caches, wit
 `kinds`, `captured` of `launches` are in one of the `graphs` (CUDA graphs), and `loops` says how it
 runs loops (JAXDELEGATE_GPU_LOOPS).
 
-With --prompt it is the first program that reads prompts of so many tokens: `programs` says how many
+With --prompt it is the first program that reads prompts of that length: `programs` says how many
 there are, and `prompts` how many slots it reads; `caches_mb` are those of these slots.
 """
 

@@ -132,7 +132,7 @@ def _steps(nodes: list[Node], source: Value) -> list[Node]:
 
 
 def _values(steps: list[Node], source: Value, x: Array) -> Array | None:
-    """The result at the points; None: it is no number, or a choice was not made both ways."""
+    """The result at the points; None: it is not a number, or a choice was not made both ways."""
     known: dict[int, Array] = {id(source): x}
     with np.errstate(all="ignore"):
         for node in steps:

@@ -42,7 +42,7 @@ class Primitive:
     lower: Lower
     condition: str = ""
     of_complex: Lower | None = None  # its lowering if an input is in parts; None: it has none
-    calls: bool = False  # it runs jaxprs, with whatever its inputs are
+    calls: bool = False  # it runs jaxprs on inputs of any kind
 
 
 def each_part(lower: Lower) -> Lower:

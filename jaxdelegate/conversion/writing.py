@@ -121,8 +121,9 @@ class _Subgraph:
     def _name(self, v: Value) -> str:
         return unused(self._names, v.name or "tensor")
 
-    def _add(self, v: Value, **more: Any) -> int:
-        return self._builder.tensor(*_declared(v), self._name(v), **_details(v), **more)
+    def _add(self, v: Value, *, is_variable: bool = False) -> int:
+        details = {**_details(v), "is_variable": is_variable}
+        return self._builder.tensor(*_declared(v), self._name(v), **details)
 
     def _tensor(self, v: Value | None) -> int | None:
         if v is None:

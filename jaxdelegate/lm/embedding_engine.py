@@ -17,6 +17,7 @@ from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.configs import Backend, instance, with_backend
 from jaxdelegate.lm.content_encoders import content_encoders
 from jaxdelegate.lm.contents.content_prompts import embedding_family
+from jaxdelegate.lm.contents.encoded_content import EncodedContent
 from jaxdelegate.lm.contents.message_contents import file_in
 from jaxdelegate.lm.embeddings import EmbeddingOptions, EmbeddingResponse, InputOverflowStrategy
 from jaxdelegate.lm.encoder_graph import EncoderGraph
@@ -196,8 +197,9 @@ class EmbeddingEngine:
 
     def embed(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
         """The embeddings of token ids, not normalized, float32 [texts, size]."""
-        soft = (token for text in texts for token in text if isinstance(token, SoftToken))
-        self.contents.encode({id(token.content): token.content for token in soft}.values())
+        soft = (token.content for text in texts for token in text if isinstance(token, SoftToken))
+        own = (content for content in soft if isinstance(content, EncodedContent))
+        self.contents.encode({id(content): content for content in own}.values())
         return self._opened.embeddings(texts, self.max_batch)
 
     @property

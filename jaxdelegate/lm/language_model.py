@@ -40,7 +40,7 @@ class LengthError(Exception):
 def cache_dtype(compiler: Compiler, asked: str = "auto") -> np.dtype | None:
     """The dtype in which programs have float32 caches; None: float32. `asked`: see `Engine`.
 
-    By itself on a GPU that in which they compute: a step reads all of its caches, and products
+    On a GPU "auto" is that in which they compute: a step reads all of its caches, and products
     would round them nevertheless. An automatic choice of that dtype does not measure this.
     """
     if checked_kv_cache_dtype(asked) != "auto":

@@ -49,7 +49,7 @@ FLAGS = (
 def run(values: flags.FlagValues) -> int:
     models = _models(values)
     settings = ServeSettings(
-        **_values(ServeSettings, values)
+        **values_of(ServeSettings, values)
         | {
             "speculative_decoding": values.speculative_decoding == "true",
             "lora": parse_models(values.lora, "lora") if values.lora else {},
@@ -58,7 +58,7 @@ def run(values: flags.FlagValues) -> int:
         }
     )
     keys = listed(values.api_key or os.environ.get(_KEYS, ""))
-    limits = Limits(**_values(Limits, values) | {"api_keys": keys})
+    limits = Limits(**values_of(Limits, values) | {"api_keys": keys})
     if limits.api_keys and values.grpc_port is not None:
         raise OptionError("api_key: gRPC does not check keys: leave out --grpc_port")
     use_threads(values.num_threads)
@@ -81,14 +81,14 @@ def run(values: flags.FlagValues) -> int:
     return 0
 
 
-def _values(settings: type[ServeSettings | Limits], values: flags.FlagValues) -> dict[str, Any]:
-    """The values of the fields that are flags; texts as lists."""
-    given = {
-        field.name: values[field.metadata.get("name", field.name)].value
-        for field in dataclasses.fields(settings)
-        if "help" in field.metadata
-    }
-    return {name: listed(v) if isinstance(v, str) else v for name, v in given.items()}
+def values_of(settings: type[ServeSettings | Limits], values: flags.FlagValues) -> dict[str, Any]:
+    """The values of the fields that are flags."""
+    found = {}
+    for field in dataclasses.fields(settings):
+        if "help" in field.metadata:
+            value = values[field.metadata.get("name", field.name)].value
+            found[field.name] = listed(value) if isinstance(field.default, tuple) else value
+    return found
 
 
 def _warm(text: str) -> tuple[str, ...]:

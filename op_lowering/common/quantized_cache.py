@@ -50,7 +50,8 @@ class QuantizedCache(NamedTuple):
     @property
     def dtype(self) -> np.dtype:
         """int8."""
-        return np.dtype(self.values.dtype)
+        dtype: np.dtype = self.values.dtype
+        return dtype
 
     def astype(self, dtype: Any) -> jax.Array:
         """The reals."""

@@ -112,7 +112,7 @@ def _lower(op: Op[DecodeAttentionOptions]) -> Function:
 
 def _in_two(caches: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays of quantized caches, by the kernel's names."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, cache in caches.items():
         if isinstance(cache, QuantizedCache):
             found |= {name: cache.values, decode_attention_triton.SCALES[name]: cache.scales}

@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
+from absl import flags
 
 from jaxdelegate.errors import OptionError
+from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.settings import ServeSettings
+from jaxdelegate.tools import command_line, serve
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,22 @@ from jaxdelegate.serve.settings import ServeSettings
 def test_values_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         ServeSettings(**options)
+
+
+def test_flags_of_settings() -> None:
+    values = flags.FlagValues()
+    command_line.define(serve.FLAGS, values, "serve")
+    values(
+        [
+            "tool",
+            "--kv_cache_dtype=float16",
+            "--allowed_hosts=a.com, b.com",
+            "--request_timeout_s=3",
+        ]
+    )
+    settings = ServeSettings(**serve.values_of(ServeSettings, values) | {"warm": ()})
+    assert (settings.kv_cache_dtype, settings.timeout_s) == ("float16", 3)
+    assert serve.values_of(Limits, values)["allowed_hosts"] == ("a.com", "b.com")
 
 
 def test_values_in_range() -> None:

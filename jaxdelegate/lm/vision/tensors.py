@@ -71,7 +71,8 @@ def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
 def scaled(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
     """Values as the encoder takes them: float32, of the same shape."""
     colors = pixels.reshape(-1, 3).astype(np.float32) / np.float32(form.divisor)
-    found = (colors - np.float32(form.mean)) / np.float32(form.deviation)
+    mean, deviation = (np.asarray(each, np.float32) for each in (form.mean, form.deviation))
+    found: np.ndarray = (colors - mean) / deviation
     return found.reshape(pixels.shape)
 
 
