@@ -32,7 +32,7 @@ def lower(_op: Op[NoOptions]) -> Function:
 def reason(
     inputs: list[Input], given: list[TensorSpec], results: Any = (0,), y: Any = np.float32
 ) -> str | None:
-    rule = typed_rule("NAME", NoOptions, inputs, lower, lambda _op: "further", results=results)
+    rule = typed_rule("FLOOR", inputs, lower, lambda _op: "further", results=results)
     outputs = tuple(spec(f"y{i}", y) for i in range(len(results)))
     return rule.reason(Op(LoweringContext(), NoOptions(), tuple(given), outputs))
 
