@@ -186,10 +186,10 @@ def _comes_back(r: Rewriter, value: Value, shape: Sequence[Any]) -> bool:
 
 def _reshape_last(r: Rewriter, node: Node) -> Value | None:
     """The operator before a reshape of all that is not constant in it."""
-    befores = [producer(v, "RESHAPE") for v in node.inputs if v is not None and not v.is_constant]
-    if not befores or None in befores:
+    reshapes = [producer(v, "RESHAPE") for v in node.inputs if v is not None and not v.is_constant]
+    if not reshapes or None in reshapes:
         return None
-    outputs = {id(b.output): b for b in befores if b is not None}
+    outputs = {id(b.output): b for b in reshapes if b is not None}
     shapes = {(b.source.shape, b.output.shape) for b in outputs.values()}
     ((x, y), *others) = shapes
     once = all(r.is_read_once(b.output) for b in outputs.values())
