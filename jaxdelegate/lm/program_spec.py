@@ -214,8 +214,8 @@ class ProgramSpecs:
         return ProgramSpec("score", key, self._slots, length, variant=variant, tokens=tokens)
 
     def score_prompt(self, length: int) -> list[ProgramSpec]:
-        """What may score the tokens of a prompt."""
-        return [self.score(length, tokens, has_top=True) for tokens in (*self.scored, 0)]
+        """What scores the tokens of a prompt."""
+        return [self.score(length, tokens, has_top=True) for tokens in self.scored or (0,)]
 
     def score_plan(self, count: int) -> list[int]:
         """The `tokens` of the programs that score a number of tokens of one slot."""

@@ -99,6 +99,11 @@ class ReadyPrograms:
         self.waiting -= found.keys()
         return found
 
+    def scores_together(self) -> bool:
+        """Whether the program that scores one token of each slot is in memory, for these caches."""
+        spec = self._runner.specs.score(self._runner.least_length, has_top=True)
+        return self._compiler.has_optional(spec)
+
     def has_prompts(self, length: int, programs: ProgramSet) -> bool:
         """Whether the program that reads several prompts by such steps is in memory."""
         specs = self._runner.specs

@@ -399,7 +399,13 @@ class Scheduler:
                 return [slot]
         self._passed = 0
         lengths = [self._left_to_score(slot) for slot in ends]
-        return ends[:1] if self._runner.gains_one_by_one(lengths) else ends
+        gains = not self._runner.gains_one_by_one(lengths)
+        return ends if gains and self._scores_together else ends[:1]
+
+    @property
+    def _scores_together(self) -> bool:
+        is_only = self._programs is None or not self._runner.specs.scored
+        return is_only or self._programs.scores_together()
 
     def _can_score(self) -> list[int]:
         """The slots whose prompts are scored and have their program, which runs next."""

@@ -11,8 +11,9 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.model_runner import ModelRunner
-from jaxdelegate.lm.program_spec import ProgramSpecs
+from jaxdelegate.lm.program_spec import ProgramSpec, ProgramSpecs
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.scheduler import ActiveRequest, Scheduler
@@ -234,6 +235,29 @@ def test_what_prompts_share_is_scored_once(
         np.testing.assert_allclose(
             [s.score for s in a.prompt_scores], [s.score for s in b.prompt_scores], atol=1e-4
         )
+
+
+def test_short_ends_wait_for_no_program(engine: lm.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are scored one by one, until the program for all of them is there."""
+    texts = [[*LONG, *range(100 + n, 103 + n)] for n in range(6)]
+    compiler, found = BackgroundCompiler(engine._model), []
+    for _ in range(2):
+        runner = engine.new_runner(6, has_stops=False)
+        scheduler, kinds = Scheduler(runner, StopSequences([]), compiler), []
+        run = engine._model.run
+
+        def noted(spec: ProgramSpec, *args: Any, run: Any = run, kinds: Any = kinds) -> Any:
+            kinds += [spec.tokens] if spec.kind == "score" else []
+            return run(spec, *args)
+
+        monkeypatch.setattr(engine._model, "run", noted)
+        requests = [Request(ids, 0, SamplingParams(), prompt_top=1) for ids in texts]
+        active = finished(scheduler, *requests)
+        monkeypatch.undo()
+        compiler.close()
+        assert all(len(one.prompt_scores) == len(texts[0]) - 1 for one in active)
+        found.append(set(kinds))
+    assert found == [{8, 32}, {8, 32, 0}]
 
 
 def test_short_prompts_do_not_wait_for_ever(engine: lm.Engine) -> None:
