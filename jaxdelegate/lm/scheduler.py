@@ -404,8 +404,8 @@ class Scheduler:
 
     @property
     def _scores_together(self) -> bool:
-        is_only = self._programs is None or not self._runner.specs.scored
-        return is_only or self._programs.scores_together()
+        scored, programs = self._runner.specs.scored, self._programs
+        return not scored or programs is None or programs.scores_together()
 
     def _can_score(self) -> list[int]:
         """The slots whose prompts are scored and have their program, which runs next."""
