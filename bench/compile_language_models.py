@@ -14,13 +14,17 @@ engine. `ratio` is `step_mb` to what a step has to read: weights and caches, wit
 `kinds`, `captured` of `launches` are in one of the `graphs` (CUDA graphs), and `loops` says how it
 runs loops (JAXDELEGATE_GPU_LOOPS).
 
-With --prompt it is the first program that reads prompts of that length: `programs` says how many
-there are, and `prompts` how many slots it reads; `caches_mb` are those of these slots.
+With --prompt it is the first program that prefills prompts of that length in all slots: `programs`
+says how many runs that takes, and `prompts` how many slots a step prefills; `caches_mb` are those
+of these slots. A program runs up to `steps` steps in a loop.
 """
 
 import dataclasses
+import itertools
+import math
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -85,10 +89,20 @@ def spec_of(model: LanguageModel, platform: str, slots: int) -> tuple[ProgramSpe
     if not FLAGS.prompt:
         return ProgramSpec("decode", graph.decode.key, slots, graph.capacity, (0,), Variant()), {}
     specs = ProgramSpecs(graph, slots, (0,), platform)
-    step, *rest = specs.plan(FLAGS.prompt)
-    spec = specs.prefill(step, graph.capacity, specs.prompts(step))
-    found = {"prompt": FLAGS.prompt, "step": step, "programs": 1 + len(rest)}
-    return spec, {**found, "prompts": spec.prompts}
+    plan = specs.plan(FLAGS.prompt)
+    spec = specs.prefill(plan[0], graph.capacity, specs.prompts(plan[0]))
+    found = {"prompt": FLAGS.prompt, "step": plan[0], "programs": programs(specs, plan, slots)}
+    return spec, {**found, "prompts": spec.prompts, "steps": spec.steps}
+
+
+def programs(specs: ProgramSpecs, plan: Sequence[int], slots: int) -> int:
+    """How many programs run these prefill steps in each slot."""
+    found = 0
+    for length, same in itertools.groupby(plan):
+        prompts = specs.prompts(length)
+        steps = len([*same]) * math.ceil(slots / prompts)
+        found += math.ceil(steps / specs.steps(length, prompts))
+    return found
 
 
 def compiled(

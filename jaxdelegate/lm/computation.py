@@ -234,11 +234,25 @@ class _Traced:
 
     # ---- of all slots
 
-    def _prefill(self, params: Any, caches: Caches, slot: Any, *values: Any) -> tuple[Caches]:
+    def _prefill(self, params: Any, caches: Caches, *values: Any) -> tuple[Caches]:
+        if self._spec.steps == 1:
+            return (self._prefill_step(params, caches, *values),)
+        *rows, steps = values
+        factors = {name: caches[name] for name in self._graph.adapters}
+
+        def step(i: Any, carried: Caches) -> Caches:
+            values = (lax.dynamic_index_in_dim(row, i, 0, False) for row in rows)
+            new = self._prefill_step(params, {**carried, **factors}, *values)
+            return {name: new[name] for name in carried}
+
+        carried = {name: caches[name] for name in self._graph.carried}
+        return (lax.fori_loop(0, steps, step, carried),)
+
+    def _prefill_step(self, params: Any, caches: Caches, slot: Any, *values: Any) -> Caches:
         """`values`: tokens, starts and counts, and the embeddings of soft tokens."""
         if self._spec.slots == 1:
             new, _ = self._step(params, caches, *values)
-            return (new,)
+            return new
         if self._spec.prompts > 1:
             # Rows without a prompt are beyond the slots: what they compute is dropped.
             own = jax.tree.map(lambda cache: cache.at[slot].get(mode="clip"), caches)
@@ -248,9 +262,9 @@ class _Traced:
             def put(cache: jax.Array, new: jax.Array) -> jax.Array:
                 return cache.at[slot].set(new, mode="drop")
 
-            return (jax.tree.map(put, {name: caches[name] for name in news}, news),)
+            return jax.tree.map(put, {name: caches[name] for name in news}, news)
         new, _ = self._step(params, _of_slot(caches, slot), *values)
-        return (_with_slot(caches, slot, new),)
+        return _with_slot(caches, slot, new)
 
     @staticmethod
     def _copy(_params: Any, caches: Caches, source: Any, target: Any) -> tuple[Caches]:

@@ -24,8 +24,9 @@ EMBEDDERS = {"embeddings": "embedder", "per_layer_embeddings": "per_layer_embedd
 DRAFTER = "mtp_drafter"
 _CACHE = re.compile(r"(kv_cache_[kv]|[kv]_cache)_")
 _SHORTEST = 256  # tokens; shorter caches would save little
-_STARTING_TOKENS = 512
-_MOST_PROMPTS, _MOST_TOKENS = 8, 2048
+_STARTING_TOKENS = 320
+_MOST_PROMPTS, _MOST_STEPS = 8, 16
+_MOST_ROWS, _MOST_TOKENS = 512, 2048  # of a step, and of a program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,16 +300,19 @@ def prefill_plan(
     """The lengths of the prefill steps for `count` tokens from position `start` on.
 
     The shortest step that holds all tokens, unless they fill less than half of it and leave more
-    than `padding` places; then the longest one that they fill, and the rest in the same way. A step
-    writes a cache entry for each of its tokens, so it must end within the capacity; where none
-    does, 1 stands for a decode step.
+    than `padding` places; then the longest one that they fill, and the rest in the same way, but
+    with no shorter step where one like the last leaves at most `padding`: it runs in the same
+    program. A step writes a cache entry for each of its tokens, so it must end within the capacity;
+    where none does, 1 stands for a decode step.
     """
     plan = list[int]()
     while count > 0:
         fitting = sorted(n for n in lengths if start + n <= capacity)
         holding = [n for n in fitting if n >= count]
         filled = [n for n in fitting if n < count]
-        if holding and (holding[0] - count <= max(count, padding) or not filled):
+        if plan and plan[-1] in holding and plan[-1] - count <= padding:
+            step = plan[-1]
+        elif holding and (holding[0] - count <= max(count, padding) or not filled):
             step = holding[0]
         else:
             step = filled[-1] if filled else 1
@@ -318,20 +322,31 @@ def prefill_plan(
 
 
 def padding_of(platform: str, slots: int) -> int:
-    """How many places of a prefill step may stay empty rather than that a program more runs.
+    """How many places of a prefill step may stay empty rather than that a step more runs.
 
-    A GPU takes as long to start the kernels of a small model's program as to compute about 512 of
-    its tokens: an estimate, 1.4 ms and 2.6 us for 600 million int8 weights, which was not measured.
-    Slots share programs, see `prompts_at_once`, and each adds its own empty places.
+    A GPU takes as long to start the kernels of a small model's step as to compute about 320 of its
+    tokens: an estimate, 280 kernels in 0.6 ms and a token in 1.9 us for 600 million int8 weights,
+    which was not measured. Slots share steps, and each adds its own empty places.
     """
-    return _STARTING_TOKENS // min(slots, _MOST_PROMPTS) if platform == "gpu" else 0
+    return _STARTING_TOKENS // min(slots, 4) if platform == "gpu" else 0
 
 
 def prompts_at_once(platform: str, slots: int, length: int) -> int:
-    """How many prompts one program reads, each by a prefill step of a length.
+    """How many prompts are read at once, each by a prefill step of a length.
 
-    More than one where starting a program's kernels takes long, until their tokens are enough work.
+    More than one where starting kernels takes long, until their tokens are enough work. Products of
+    more rows would not be one kernel, see `jaxdelegate.op_lowering.matmul`.
     """
     if platform != "gpu":
         return 1
-    return min(slots, _MOST_PROMPTS, max(_MOST_TOKENS // length, 1))
+    return min(slots, _MOST_PROMPTS, max(_MOST_ROWS // length, 1))
+
+
+def steps_at_once(platform: str, prompts: int, length: int) -> int:
+    """How many prefill steps of a length one program runs, one after the other, at most.
+
+    A GPU runs them without the host. Requests that decode wait for them, so they are not too many.
+    """
+    if platform != "gpu":
+        return 1
+    return min(_MOST_STEPS, max(_MOST_TOKENS // (prompts * length), 1))

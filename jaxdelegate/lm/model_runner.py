@@ -1,7 +1,9 @@
 """Runs the programs of a language model for the sequences in its slots."""
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 import operator
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -72,6 +74,18 @@ class PrefillStep(NamedTuple):
     def end(self) -> int:
         """The place after the step."""
         return self.start + self.length
+
+
+def steps_at_once(steps: Sequence[PrefillStep], prompts: int) -> list[list[PrefillStep]]:
+    """What runs at once: steps of different slots, at most `prompts`, those of a slot in order."""
+    by_slot = collections.defaultdict[int, list[PrefillStep]](list)
+    for step in steps:
+        by_slot[step.slot].append(step)
+    found = []
+    for column in itertools.zip_longest(*by_slot.values()):
+        rows = [step for step in column if step is not None]
+        found += [rows[i : i + prompts] for i in range(0, len(rows), prompts)]
+    return found
 
 
 @dataclasses.dataclass
@@ -170,9 +184,10 @@ class ModelRunner:
     def load(self, count: int, variant: Variant) -> None:
         """Load the program that will continue a sequence of `count` tokens, if it is stored.
 
-        If it is the first one, load those that will prefill it at the same time.
+        If it is the first one, load those that will prefill it at the same time. A sequence that is
+        too long has no program: `check` says so later.
         """
-        if not self._drafts:
+        if not self._drafts and count <= self.graph.capacity:
             prefills = not self._model.has_programs
             with contextlib.suppress(LengthError):  # those of longer caches are loaded later
                 self._model.load(self.specs.to_start(count, variant, prefills=prefills))
@@ -194,8 +209,11 @@ class ModelRunner:
             GenerationError: as `LanguageGraph.check`.
         """
         reused = self.prefix(slot, ids)
-        for step in self.prefill_steps(slot, ids):
-            self.run_prefill([step])
+        steps = self.prefill_steps(slot, ids)
+        for length, same in itertools.groupby(steps, operator.attrgetter("length")):
+            rest, most = [*same], self.specs.steps(length, prompts=1)
+            for first in range(0, len(rest), most):
+                self.run_prefill(rest[first : first + most])
         return reused
 
     def prefill_steps(self, slot: int, ids: Sequence[int]) -> list[PrefillStep]:
@@ -218,9 +236,10 @@ class ModelRunner:
         return self.specs.length(max(step.end, self.cache.entries, self.least_length))
 
     def run_prefill(self, steps: Sequence[PrefillStep]) -> None:
-        """Run steps of the same length in several slots by one program, or one step."""
+        """Run steps of the same length, of one slot or several, by one program."""
         length = steps[0].length
-        prompts = 1 if len(steps) == 1 else self.specs.prompts(length)
+        is_one = all(step.slot == steps[0].slot for step in steps)
+        prompts = 1 if is_one else self.specs.prompts(length)
         needed = max(self.cache.entries, *(step.end for step in steps))
         for step in steps:  # an error may end this: then the cache has nothing for certain
             self.cache.set(step.slot, ())
@@ -232,17 +251,23 @@ class ModelRunner:
     def _prefill_arrays(
         self, steps: Sequence[PrefillStep], length: int, prompts: int
     ) -> tuple[np.ndarray, ...]:
-        """Slots, tokens, starts, counts, soft tokens; rows without a prompt have no slots."""
-        slot = np.arange(self.slots, self.slots + prompts, dtype=np.int32)
-        tokens = np.full((prompts, length), self._pad, np.int32)
-        start, count = np.zeros((2, prompts), np.int32)
-        soft = np.zeros((prompts, length, self.graph.soft_size), np.float32)
-        for row, step in enumerate(steps):
-            own = step.ids[step.start : -1]
-            slot[row], start[row], count[row] = step.slot, step.start, len(own)
-            tokens[row, : len(own)] = as_tokens(own)
-            fill_embeddings(soft[row], own)
-        return slot, tokens, start, count, *([soft] if self.graph.soft_size else [])
+        """See `host_inputs`; rows without a prompt have no slots."""
+        most = self.specs.steps(length, prompts)
+        shape = most, prompts
+        slot = np.empty(shape, np.int32)
+        slot[:] = np.arange(self.slots, self.slots + prompts)
+        tokens = np.full((*shape, length), self._pad, np.int32)
+        start, count = np.zeros((2, *shape), np.int32)
+        soft = np.zeros((*shape, length, self.graph.soft_size), np.float32)
+        at_once = steps_at_once(steps, prompts)
+        for i, together in enumerate(at_once):
+            for row, step in enumerate(together):
+                place, own = (i, row), step.ids[step.start : -1]
+                slot[place], start[place], count[place] = step.slot, step.start, len(own)
+                tokens[place][: len(own)] = as_tokens(own)
+                fill_embeddings(soft[place], own)
+        arrays = slot, tokens, start, count, *([soft] if self.graph.soft_size else [])
+        return *arrays, *([np.int32(len(at_once))] if most > 1 else [])
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Let a slot have the first `count` entries of another one, in place of its own."""

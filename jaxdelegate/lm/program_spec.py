@@ -20,6 +20,7 @@ from jaxdelegate.lm.graph import (
     padding_of,
     prefill_plan,
     prompts_at_once,
+    steps_at_once,
 )
 from jaxdelegate.lm.sampling_params import SamplingParams, Variant, general_variants
 
@@ -47,7 +48,8 @@ class ProgramSpec:
         stops: the tokens that end an answer.
         variant: how tokens may be chosen.
         is_alone: it decodes in one of the slots only, whose caches it copies and puts back.
-        prompts: how many slots it prefills; of several it copies the caches and puts them back.
+        prompts: how many slots a step prefills; of several it copies the caches and puts them back.
+        steps: how many prefill steps it runs, one after the other, at most.
         tokens: how many of one slot it scores at once; 0: of each slot one after the other.
     """
 
@@ -59,6 +61,7 @@ class ProgramSpec:
     variant: Variant = dataclasses.field(default_factory=Variant)
     is_alone: bool = False
     prompts: int = 1
+    steps: int = 1
     tokens: int = 0
 
     @property
@@ -166,11 +169,12 @@ class ProgramSpecs:
         self._excluded: set[int] = set()
 
     def prefill(self, tokens: int, length: int, prompts: int = 1) -> ProgramSpec:
-        """A prefill step of some tokens of each prompt, with caches of a length."""
+        """Prefill steps of some tokens of each prompt, with caches of a length."""
         # A decode step processes a token, too: its logits are not computed then.
-        steps = *self._graph.prefill, self._graph.decode
-        step = next(step for step in steps if step.length == tokens)
-        return ProgramSpec("prefill", step.key, self._slots, length, prompts=prompts)
+        signatures = *self._graph.prefill, self._graph.decode
+        key = next(step.key for step in signatures if step.length == tokens)
+        steps = self.steps(tokens, prompts)
+        return ProgramSpec("prefill", key, self._slots, length, prompts=prompts, steps=steps)
 
     def decode(
         self, variant: Variant, length: int, step: str | None = None, *, is_alone: bool = False
@@ -264,8 +268,13 @@ class ProgramSpecs:
         return prefill_plan(count, start, self.lengths, graph.capacity, padding)
 
     def prompts(self, length: int) -> int:
-        """How many prompts a program reads by prefill steps of a length."""
+        """How many prompts are read at once by prefill steps of a length."""
         return 1 if self._is_invariant else prompts_at_once(self._platform, self._slots, length)
+
+    def steps(self, length: int, prompts: int) -> int:
+        """How many prefill steps of a length a program runs at most, each of some prompts."""
+        # It takes embeddings for soft tokens of all steps, which text would not fill.
+        return 1 if self._graph.soft_size else steps_at_once(self._platform, prompts, length)
 
     def length(self, needed: int) -> int:
         """The length of the shortest caches for a number of tokens."""
@@ -321,11 +330,11 @@ def results(graph: LanguageGraph, spec: ProgramSpec) -> list[Array]:
 def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Array]:
     """The host's arrays that a program takes, in the order in which they are packed."""
     n, scalar = spec.rows, ((), _INT)
-    if spec.kind == "prefill":  # slot, tokens, start, count, embeddings of soft tokens
-        ahead = (spec.prompts,) if spec.prompts > 1 else ()
+    if spec.kind == "prefill":  # slot, tokens, start, count; embeddings of soft tokens; steps
+        ahead = tuple(n for n in (spec.steps, spec.prompts) if n > 1)
         arrays = [((*ahead, *shape), _INT) for shape in ((), (step.length,), (), ())]
         soft = (*ahead, step.length, graph.soft_size), _FLOAT
-        return [*arrays, soft] if graph.soft_size else arrays
+        return [*arrays, *([soft] if graph.soft_size else []), *([scalar] * (spec.steps > 1))]
     if spec.kind == "copy":  # source, target
         return [scalar, scalar]
     if spec.tokens:  # slot, tokens, start, targets, count

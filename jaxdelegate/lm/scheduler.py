@@ -12,7 +12,7 @@ import numpy as np
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import FinishReason
 from jaxdelegate.lm.constraints import Constraint
-from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, StepOutput
+from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, StepOutput, steps_at_once
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS, SCORE
 from jaxdelegate.lm.ready_programs import ProgramSet, ReadyPrograms
 from jaxdelegate.lm.request import Request
@@ -226,9 +226,9 @@ class Scheduler:
     # ---- prefill
 
     def prefill(self) -> bool:
-        """Run one prefill step of a prompt, or of several; whether there is more to prefill.
+        """Run prefill steps of a prompt, or of several; whether there is more to prefill.
 
-        Every second step is for the prompt that joined first, the others are for the one of which
+        Every second run is for the prompt that joined first, the others are for the one of which
         the least is left: a short prompt does not wait for a long one, and a long one gets on.
         A prompt whose beginning another slot has, or is about to have, copies that.
         """
@@ -237,11 +237,10 @@ class Scheduler:
             slots = self._copy_prefixes(ready)
             self._is_first = not self._is_first
             slot = slots[0] if self._is_first else min(slots, key=self._left_to_prefill)
-            together = self._prefill(slot, slots) if self._prefilling[slot] else [slot]
-            has_step = bool(self._prefilling[slot])
-            for each in together:
-                self._end_prefill_step(each)
-            if has_step:
+            steps = self._prefill(slot, slots)
+            for each in steps or (slot,):
+                self._end_prefill_steps(each, steps[each])
+            if steps:
                 self._copy_prefixes(ready)  # before the next step, which may overwrite entries
                 self.is_held = False
                 break
@@ -265,36 +264,55 @@ class Scheduler:
         active.reused, active.prefilled = share.entries - read, share.entries
         self._prefilling[slot] = self._runner.prefill_steps(slot, active.request.ids)
 
-    def _prefill(self, slot: int, others: Sequence[int]) -> Sequence[int]:
-        """Run the next step of a slot, and those of others in the same program."""
+    def _prefill(self, slot: int, others: Sequence[int]) -> collections.Counter[int]:
+        """Run the next steps of a slot, and those of others in the same program; how many of each.
+
+        At least half of the program's rows are used.
+        """
+        if not self._prefilling[slot]:
+            return collections.Counter()
         programs, step = self._readiness(slot), self._prefilling[slot][0]
         self._use(programs)
-        together = [slot, *self._companions(step, others, programs)]
-        steps = [self._prefilling[each][0] for each in together]
-        self._runner.run_prefill([each._replace(length=step.length) for each in steps])
-        return together
-
-    def _companions(
-        self, step: PrefillStep, others: Sequence[int], programs: ProgramSet | None
-    ) -> Sequence[int]:
-        """Other slots whose next steps fit into its program; at least half of its rows are used."""
-        most = self._runner.specs.prompts(step.length)
         longest = self._runner.length_for(step) if programs is None else programs.length
+        prompts = self._runner.specs.prompts(step.length)
+        slots = [slot, *(other for other in others if other != slot)]
+        steps = self._fitting(step.length, longest, slots, prompts)
+        is_used = 2 * len(steps) >= prompts * len(steps_at_once(steps, prompts))
+        if prompts > 1 and not (is_used and self._has_prompts(step.length, programs)):
+            steps = self._fitting(step.length, longest, [slot], 1)
+        self._runner.run_prefill(steps)
+        return collections.Counter(step.slot for step in steps)
 
-        def fits(own: PrefillStep) -> bool:
-            return own.length <= step.length and own.start + step.length <= longest
+    def _fitting(
+        self, length: int, longest: int, slots: Sequence[int], prompts: int
+    ) -> list[PrefillStep]:
+        """The next steps of some slots that one program runs by steps of a length.
 
-        found = [o for o in others if o != step.slot and any(map(fits, self._prefilling[o][:1]))]
-        companions = found[: most - 1]
-        if not companions or 2 * (len(companions) + 1) < most:
-            return []
+        Args:
+            length: of the program's steps; shorter ones fill rows that would be empty.
+            longest: the length of its caches.
+            slots: the most important one first.
+            prompts: how many it reads at once.
+        """
+        most, found = self._runner.specs.steps(length, prompts), list[PrefillStep]()
+        for slot in slots:
+            for step in self._prefilling[slot]:
+                more = [*found, step._replace(length=length)]
+                count = most if step.length == length else len(steps_at_once(found, prompts))
+                fits = step.length <= length and more[-1].end <= longest
+                if not fits or len(steps_at_once(more, prompts)) > count:
+                    break
+                found = more
+        return found
+
+    def _has_prompts(self, length: int, programs: ProgramSet | None) -> bool:
         if self._programs is None or programs is None:
-            return companions
-        return companions if self._programs.has_prompts(step.length, programs) else []
+            return True
+        return self._programs.has_prompts(length, programs)
 
-    def _end_prefill_step(self, slot: int) -> None:
+    def _end_prefill_steps(self, slot: int, count: int) -> None:
         active = self._running[slot]
-        del self._prefilling[slot][:1]
+        del self._prefilling[slot][:count]
         if not self._prefilling[slot]:
             del self._prefilling[slot]
             self._begin(slot)

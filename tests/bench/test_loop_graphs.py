@@ -20,13 +20,13 @@ pytestmark = [
 SCRIPT = Path(__file__).parents[2] / "bench" / "compile_language_models.py"
 
 
-def captured(folder: Path, slots: int, form: str) -> dict[str, Any]:
+def captured(folder: Path, slots: int, form: str, *flags: str) -> dict[str, Any]:
     """What graphs have of the program, as `JAXDELEGATE_GPU_LOOPS` shapes it."""
     support = pytest.importorskip("tests.support.language_models")
     path = folder / "model.litertlm"
     path.write_bytes(support.language_bundle())
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {GPU_LOOPS: form}
-    command = [sys.executable, str(SCRIPT), str(path), "--device=gpu", f"--slots={slots}"]
+    command = [sys.executable, str(SCRIPT), str(path), "--device=gpu", f"--slots={slots}", *flags]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -39,6 +39,14 @@ def test_a_run_is_one_graph(tmp_path: Path, slots: int) -> None:
     assert (graph["captured"], graph["graphs"]) == (graph["launches"], 1)
     assert graph["launches"] <= 1.05 * plain["launches"]
     assert plain["captured"] < plain["launches"]  # conditions and what is before them
+
+
+@pytest.mark.parametrize("slots", [1, 8])
+def test_all_steps_of_prompts_are_one_graph(tmp_path: Path, slots: int) -> None:
+    found = captured(tmp_path, slots, "graph", "--prompt=100")
+    assert (found["programs"], found["prompts"]) == (1, slots)
+    assert (found["captured"], found["graphs"]) == (found["launches"], 1)
+    assert found["copies"] == 0
 
 
 def test_unrolled_steps_are_one_graph(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import jaxdelegate as jd
 from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
-from jaxdelegate.lm.graph import padding_of, prefill_plan, prompts_at_once
+from jaxdelegate.lm.graph import padding_of, prefill_plan, prompts_at_once, steps_at_once
 from jaxdelegate.lm.signatures import language_graph
 from tests.support.language_models import VOCABULARY, language_model
 
@@ -129,10 +129,13 @@ def test_prefill_plans(count: int, start: int, plan: list[int]) -> None:
     [
         ("cpu", 1, 191, [128, 32, 32]),
         ("tpu", 1, 191, [128, 32, 32]),
-        ("gpu", 1, 191, [512]),
+        ("gpu", 1, 191, [128, 128]),
+        ("gpu", 1, 200, [512]),
         ("gpu", 1, 513, [512, 32]),
-        ("gpu", 8, 191, [128, 32, 32]),  # each of the slots would have empty places
-        ("gpu", 4, 40, [128]),
+        ("gpu", 8, 191, [128, 128]),
+        ("gpu", 1, 131, [128, 128]),  # one program
+        ("gpu", 8, 131, [128, 32]),
+        ("gpu", 4, 40, [32, 32]),  # each of the slots would have empty places
         ("gpu", 64, 40, [32, 32]),
         ("gpu", 1, 40, [128]),
     ],
@@ -145,8 +148,14 @@ def test_a_gpu_has_fewer_steps(platform: str, slots: int, count: int, plan: list
 def test_how_many_prompts_a_program_reads() -> None:
     assert {prompts_at_once(p, 8, 128) for p in ("cpu", "tpu")} == {1}
     found = [prompts_at_once("gpu", slots, n) for slots, n in ((1, 32), (4, 32), (64, 128))]
-    assert found == [1, 4, 8]
-    assert [prompts_at_once("gpu", 64, n) for n in (1, 256, 512, 4096)] == [8, 8, 4, 1]
+    assert found == [1, 4, 4]
+    assert [prompts_at_once("gpu", 64, n) for n in (1, 64, 256, 512, 4096)] == [8, 8, 2, 1, 1]
+
+
+def test_how_many_steps_a_program_runs() -> None:
+    assert {steps_at_once(p, 1, 128) for p in ("cpu", "tpu")} == {1}
+    assert [steps_at_once("gpu", 1, n) for n in (1, 128, 512, 4096)] == [16, 16, 4, 1]
+    assert [steps_at_once("gpu", 4, n) for n in (32, 128)] == [16, 4]
 
 
 @settings(deadline=None)

@@ -2,15 +2,17 @@
 
 import functools
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jaxdelegate import lm
+from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm import graph, program_spec
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
-from jaxdelegate.lm.model_runner import ModelRunner
+from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, steps_at_once
 from jaxdelegate.lm.program_spec import ProgramSpec
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
@@ -19,6 +21,7 @@ from tests.support.language_models import drafter_bundle, language_bundle, langu
 from tests.support.windows import executor_metadata, windowed_model
 
 PROMPTS = [[5 + n] * (17 - n) for n in range(8)]  # the last one would fit into a step of 8
+LONG = [[5 + n, *range(10, 109 - 5 * n)] for n in range(8)]  # four steps of 32, or three
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> list[ProgramSpec]:
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("padding_of", "prompts_at_once"):
+    for name in ("padding_of", "prompts_at_once", "steps_at_once"):
         own = getattr(graph, name)
         monkeypatch.setattr(program_spec, name, lambda _, *a, own=own: own("gpu", *a))
 
@@ -72,9 +75,56 @@ def test_answers_are_those_of_prompts_one_by_one(
         assert prefills(specs) == {("prefill_32", 8): 1}
 
 
-def generated(path: Path) -> list[list[int]]:
-    with lm.Engine(path, lm.Backend.CPU(), max_batch=8, cache_dir=":nocache") as engine:
-        return [c.token_ids for c in engine.generate(PROMPTS, max_output_tokens=12)]
+@pytest.mark.parametrize("kind", ["plain", "recurrent", "gemma4"])
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_one_program_runs_all_steps(
+    kind: str,
+    slots: int,
+    specs: list[ProgramSpec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(bundle_of(kind))
+    generate = functools.partial(generated, path, LONG[:slots], slots)
+    alone = generate()
+    one_by_one = prefills(specs).total()
+    specs.clear()
+    as_on_a_gpu(monkeypatch)
+    assert generate() == alone
+    if kind == "gemma4":
+        assert 4 * prefills(specs).total() < one_by_one
+    else:
+        assert prefills(specs) == {("prefill_32", slots): 1}
+
+
+@pytest.mark.parametrize("count", [128, 129, 1000])
+def test_a_first_prompt_that_is_too_long(count: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(bundle_of("plain"))
+    wrong = pytest.raises(GenerationError, match=rf"at most 127 tokens .*, got {count}: shorten")
+    with lm.Engine(path, lm.Backend.CPU(), cache_dir=":nocache") as engine, wrong:
+        engine.generate([[5] * count])
+
+
+def test_steps_of_a_slot_stay_in_order() -> None:
+    steps = [PrefillStep(slot, (), start, 32) for start in (0, 32) for slot in (0, 1, 2)]
+    more = PrefillStep(0, (), 64, 32)
+    rows = steps_at_once([*steps, more], 2)
+    assert [[(s.slot, s.start) for s in row] for row in rows] == [
+        [(0, 0), (1, 0)],
+        [(2, 0)],
+        [(0, 32), (1, 32)],
+        [(2, 32)],
+        [(0, 64)],
+    ]
+
+
+def generated(
+    path: Path, prompts: Sequence[Sequence[int]] = PROMPTS, slots: int = 8
+) -> list[list[int]]:
+    with lm.Engine(path, lm.Backend.CPU(), max_batch=slots, cache_dir=":nocache") as engine:
+        return [c.token_ids for c in engine.generate(prompts, max_output_tokens=12)]
 
 
 def test_few_prompts_are_read_one_by_one(
