@@ -262,7 +262,8 @@ class _Traced:
             def put(cache: jax.Array, new: jax.Array) -> jax.Array:
                 return cache.at[slot].set(new, mode="drop")
 
-            return jax.tree.map(put, {name: caches[name] for name in news}, news)
+            found: Caches = jax.tree.map(put, {name: caches[name] for name in news}, news)
+            return found
         new, _ = self._step(params, _of_slot(caches, slot), *values)
         return _with_slot(caches, slot, new)
 

@@ -267,7 +267,7 @@ class ModelRunner:
                 tokens[place][: len(own)] = as_tokens(own)
                 fill_embeddings(soft[place], own)
         arrays = slot, tokens, start, count, *([soft] if self.graph.soft_size else [])
-        return *arrays, *([np.int32(len(at_once))] if most > 1 else [])
+        return *arrays, *([np.array(len(at_once), np.int32)] if most > 1 else [])
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Let a slot have the first `count` entries of another one, in place of its own."""
