@@ -416,6 +416,8 @@ class Scheduler:
                 self._passed += bool(ends)
                 return [slot]
         self._passed = 0
+        if len(ends) < 2:
+            return ends
         lengths = [self._left_to_score(slot) for slot in ends]
         gains = not self._runner.gains_one_by_one(lengths)
         return ends if gains and self._scores_together else ends[:1]

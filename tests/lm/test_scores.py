@@ -260,6 +260,23 @@ def test_short_ends_wait_for_no_program(engine: lm.Engine, monkeypatch: pytest.M
     assert found == [{8, 32}, {8, 32, 0}]
 
 
+def test_requests_without_scores_compile_nothing_for_them(
+    engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, kinds = engine._model.prepare, set[str]()
+
+    def noted(spec: ProgramSpec, **more: Any) -> None:
+        kinds.add(spec.kind)
+        prepare(spec, **more)
+
+    monkeypatch.setattr(engine._model, "prepare", noted)
+    compiler = BackgroundCompiler(engine._model)
+    scheduler = Scheduler(engine.new_runner(2), StopSequences([]), compiler)
+    finished(scheduler, *[Request([5, 6, n], 4, SamplingParams()) for n in range(2)])
+    compiler.close()
+    assert "score" not in kinds
+
+
 def test_short_prompts_do_not_wait_for_ever(engine: lm.Engine) -> None:
     """Others with long prompts come all the time."""
     runner = engine.new_runner(2, has_stops=False)
