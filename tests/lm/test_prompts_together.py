@@ -21,7 +21,7 @@ from tests.support.language_models import drafter_bundle, language_bundle, langu
 from tests.support.windows import executor_metadata, windowed_model
 
 PROMPTS = [[5 + n] * (17 - n) for n in range(8)]  # the last one would fit into a step of 8
-LONG = [[5 + n, *range(10, 109 - 5 * n)] for n in range(8)]  # four steps of 32, or three
+LONG = [[5 + n, *range(10, 122 - n - n // 4 * 30)] for n in range(8)]  # four steps of 32, or three
 
 
 @pytest.fixture

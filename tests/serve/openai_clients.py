@@ -300,7 +300,7 @@ class LiteLLM:
     """litellm, as the providers openai and hosted_vllm."""
 
     provider = "openai"
-    _bias: ClassVar[Mapping[int, int]] = {}
+    _bias: ClassVar[Mapping[str, int]] = {}
 
     def __init__(self, url: str) -> None:
         patch = pytest.MonkeyPatch()
@@ -357,7 +357,7 @@ class LiteLLMVllm(LiteLLM):
 
     provider = "hosted_vllm"
     # It takes additionalProperties out of schemas, so the tiny model would add many.
-    _bias: ClassVar[Mapping[int, int]] = {COMMA: -100}
+    _bias: ClassVar[Mapping[str, int]] = {str(COMMA): -100}
 
 
 class LiteLLMResponses(LiteLLM):
