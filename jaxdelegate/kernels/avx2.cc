@@ -1,6 +1,5 @@
 // Kernels for AVX2 and FMA: vectors of 8 lanes, in 16 registers.
 
-#include <climits>
 #include <type_traits>
 #include <utility>
 
@@ -25,6 +24,7 @@ namespace {
 #include "int8.inc"
 #include "int16.inc"
 #include "fully_connected.inc"
+#include "narrow.inc"
 #include "widened.inc"
 #include "broadcast.inc"
 
@@ -39,11 +39,13 @@ static constexpr Float32Functions float32() {
   return f;
 }
 
-// 8 sums: weights and operands take two registers each. Up to 32 rows of int8, and any number of
-// the others, were faster in passes of few rows, on an EPYC.
+// 8 sums: weights and operands take two registers each, but one each in products of many rows. Up to 12
+// rows, with blocks up to 6, were faster in passes of few rows, on an EPYC.
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
-  list_fully_connected<3, 32, LONG_MAX>(f);
+  list_fully_connected<3, 12, 6>(f);
+  list_many_rows<NarrowSteps, 1>(f.many_rows, std::make_integer_sequence<int, 6>());
+  list_blocks<NarrowSteps, 1>(f.many_rows, std::make_integer_sequence<int, 6>());
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());
   list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 4>());
   return f;
@@ -58,7 +60,9 @@ static constexpr Int16Functions int16() {
 }
 
 static constexpr WidenedFunctions widened() {
-  WidenedFunctions f{{}, widen_factors, widen_weights};
+  WidenedFunctions f{{}, widen_factors, widen_weights, fill_panel<8, AsInt16>};
+  list_many_rows<Int16Steps<WidenedInt8>, 1>(f.many_rows, std::make_integer_sequence<int, 6>());
+  list_blocks<Int16Steps<WidenedInt8>, 1>(f.many_rows, std::make_integer_sequence<int, 6>());
   list_products<Int16Steps<WidenedInt8>, 1>(f, std::make_integer_sequence<int, 6>());
   return f;
 }

@@ -23,8 +23,8 @@ namespace {
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
   list_fully_connected<4>(f);
-  list_unsigned_products<4>(f, std::make_integer_sequence<int, 6>());
-  list_block_products<2>(f, std::make_integer_sequence<int, 6>());
+  list_many_rows<UnsignedSteps, 4>(f.many_rows, std::make_integer_sequence<int, 6>());
+  list_blocks<UnsignedSteps, 2>(f.many_rows, std::make_integer_sequence<int, 6>());
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 2>(f, std::make_integer_sequence<int, 14>());
   list_products<Int8Steps, 4>(f, std::make_integer_sequence<int, 6>());

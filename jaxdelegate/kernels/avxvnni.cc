@@ -24,8 +24,8 @@ namespace {
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
   list_fully_connected<3>(f);
-  list_unsigned_products<1>(f, std::make_integer_sequence<int, 6>());
-  list_block_products<1>(f, std::make_integer_sequence<int, 3>());
+  list_many_rows<UnsignedSteps, 1>(f.many_rows, std::make_integer_sequence<int, 6>());
+  list_blocks<UnsignedSteps, 1>(f.many_rows, std::make_integer_sequence<int, 3>());
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 6>());
   list_broadcast<Int8BroadcastSteps>(f, std::make_integer_sequence<int, 6>());
   return f;

@@ -23,7 +23,6 @@ constexpr long kRowsOfTask = 64;       // the fewest for which a task prepares w
 constexpr long kPreparedBytes = 32 << 10;
 constexpr long kPage = 4096;  // rows at this distance evict each other from the first-level cache
 constexpr uint8_t kZero = 128;  // what is added to quantized values, which makes them unsigned
-constexpr long kFileStep = 32;  // values of a row of weights that are prepared at once
 constexpr long kMostWidth = kMostPanels * kPanel;
 constexpr long kMostVector = 64;       // bytes
 constexpr long kPassColumns = 1024;  // whose sums stay in a cache until they are finished
@@ -226,10 +225,11 @@ struct ManyRowsWork {
   const typename E::Operand* rows;  // and a row of ones
   long stride;
   const QuantizedRow* quantized;
-  int panels, most_rows;  // of a unit, which is multiplied at once
-  const typename Functions<E>::Product* kernels;
+  const ManyRowsFunctions<E>& functions;
+  int panels, most_rows;  // of a unit, and of a tile of it
   long units_of_task, rows_of_task, row_tasks;
 
+  bool is_in_blocks() const { return f.block_scales != nullptr; }
   long width() const { return panels * kPanel; }
   long units() const { return ceil_div(f.columns, width()); }
   long depth() const { return round_up(f.depth, kFileStep); }
@@ -250,22 +250,26 @@ struct Unit {
   int32_t* less;                // [blocks, width], what kZero adds to sums, negative
   float* scales;                // [blocks, width]
 
-  // The sums of some rows and a block, added to a bias.
-  void multiply(const typename E::Operand* rows, int count, long block, const int32_t* bias,
-                int32_t* sums, const Ahead& ahead) const {
-    const FullyConnected& f = work.f;
-    const auto* const b = weights + block * f.block * kPanel;
-    ProductTile<E> t{};
-    t.tiles = 1;
-    t.a = rows + block * f.block, t.a_stride = work.stride;
-    t.runs = 1;
-    t.b = b, t.b_stride = work.depth() * kPanel;
-    t.bias = bias;
-    t.y = sums, t.y_stride = work.width();
-    t.depth = round_up(f.block, Int8::kDeep);
-    t.next = ahead.first, t.next_stride = ahead.bytes / (t.depth / E::kDeep);
-    t.is_last = true;
-    work.kernels[count - 1](t);
+  // Some rows times a block.
+  ProductTile<E> tile(const typename E::Operand* rows, long block, const Ahead& ahead) const {
+    const long depth = round_up(work.f.block, Int8::kDeep);
+    return {
+        .tiles = 1,
+        .a = rows + block * depth,
+        .a_stride = work.stride,
+        .runs = 1,
+        .run_stride = depth,
+        .b = weights + block * depth * kPanel,
+        .b_stride = work.depth() * kPanel,
+        .next = ahead.first,
+        .next_stride = ahead.bytes / (depth / E::kDeep),
+        .bias = less,
+        .y = nullptr,
+        .y_stride = work.width(),
+        .depth = depth,
+        .is_last = true,
+        .epilogue = {},
+    };
   }
 
   void prepare() const {
@@ -274,38 +278,33 @@ struct Unit {
     const long width = work.width(), blocks = f.blocks();
     fill();
     if (f.block_scales == nullptr) {
-      const long left = std::min(width, f.columns - column), unit = kZero << (8 - f.bits);
+      const long left = std::min(width, f.columns - column);
+      const int32_t unit = kZero * work.set.int8->multiples[table_of(f.bits)];
       for (long c = 0; c < width; ++c) less[c] = c < left ? -unit * f.sums[column + c] : 0;
       return;
     }
     for (long b = 0; b < blocks; ++b) {
       int32_t* const sums = less + b * width;
-      multiply(work.rows + f.rows * work.stride, 1, b, kZeros, sums, {ahead_of(0).first, 0});
+      ProductTile<E> t = tile(work.rows + f.rows * work.stride, b, {ahead_of(0).first, 0});
+      t.bias = kZeros, t.y = sums;
+      work.functions.block_sums(t);
       for (long c = 0; c < width; ++c) sums[c] *= -kZero;
     }
   }
 
   void fill() const {
-    static thread_local Scratch<int8_t> scratch;
     const FullyConnected& f = work.f;
     const Int8Functions& functions = *work.set.int8;
+    void (*fill_panel)(const PanelOfFile&) = functions.fill_panel[table_of(f.bits)];
+    if constexpr (std::is_same_v<E, WidenedInt8>) fill_panel = work.set.widened->fill_panel;
     for (int i = 0; i < work.panels; ++i) {
       const long first = column + i * kPanel, left = std::clamp(f.columns - first, 0L, kPanel);
-      typename E::Weight* const y = weights + i * work.depth() * kPanel;
-      constexpr bool kIsInt8 = std::is_same_v<typename E::Weight, int8_t>;
-      int8_t* panel;
-      if constexpr (kIsInt8) {
-        panel = y;
-      } else {
-        panel = scratch.of(work.depth() * kPanel);
-      }
       const long safe = std::min(first, f.columns - 1);
-      functions.fill_panel[table_of(f.bits)]({.w = f.w + safe * f.row_bytes(),
-                                              .stride = f.row_bytes(),
-                                              .columns = left,
-                                              .depth = f.depth,
-                                              .y = panel});
-      if constexpr (!kIsInt8) work.set.widened->widen_weights(panel, work.depth(), y);
+      fill_panel({.w = f.w + safe * f.row_bytes(),
+                  .stride = f.row_bytes(),
+                  .columns = left,
+                  .depth = f.depth,
+                  .y = reinterpret_cast<int8_t*>(weights + i * work.depth() * kPanel)});
       if (f.block_scales != nullptr)
         functions.widen_scales(f.block_scales + safe * f.blocks(), f.blocks(), left,
                                scales + i * kPanel, work.width());
@@ -320,44 +319,28 @@ struct Unit {
     return {reinterpret_cast<const char*>(f.w) + at * f.row_bytes(), bytes};
   }
 
-  void multiply_blocks(long row, int count, const Ahead& ahead, float* y) const {
-    const FullyConnected& f = work.f;
-    if constexpr (std::is_same_v<E, Int8>)  // other sets multiply any number of rows as a few
-      work.set.int8->block_product[count - 1]({
-          .a = work.rows + row * work.stride,
-          .a_stride = work.stride,
-          .b = weights,
-          .b_stride = work.depth() * kPanel,
-          .less = less,
-          .scales = scales,
-          .depth = f.block,
-          .blocks = f.blocks(),
-          .next = ahead.first,
-          .next_bytes = ahead.bytes / f.blocks(),
-          .y = y,
-      });
-  }
-
   void multiply_rows(long row, int count, const Ahead& ahead) const {
     alignas(64) int32_t sums[kMostRows * kMostWidth];
     alignas(64) float reals[kMostRows * kMostWidth];
     const FullyConnected& f = work.f;
-    const Int8Functions& functions = *work.set.int8;
-    const long width = work.width();
-    const bool is_in_blocks = f.block_scales != nullptr;
+    const bool is_in_blocks = work.is_in_blocks();
+    const long blocks = f.blocks();
+    ProductTile<E> t = tile(work.rows + row * work.stride, 0, {ahead.first, ahead.bytes / blocks});
     if (is_in_blocks) {
-      multiply_blocks(row, count, ahead, reals);
+      work.functions.block_product[count - 1](
+          {.first = t, .blocks = blocks, .scales = scales, .y = reals});
     } else {
-      multiply(work.rows + row * work.stride, count, 0, less, sums, ahead);
+      t.y = sums;
+      work.functions.product[count - 1](t);
     }
-    functions.finish_products({
+    work.set.int8->finish_products({
         .sums = is_in_blocks ? nullptr : sums,
         .ones = f.sums + (is_in_blocks ? 0 : column),
         .reals = is_in_blocks ? reals : nullptr,
         .real_ones = f.block_sums + (is_in_blocks ? column : 0),
-        .stride = width,
+        .stride = work.width(),
         .rows = count,
-        .columns = std::min(width, f.columns - column),
+        .columns = std::min(work.width(), f.columns - column),
         .quantized = work.quantized + row,
         .scales = is_in_blocks ? nullptr : f.scales + column,
         .bias = f.bias + column,
@@ -410,36 +393,25 @@ void run_many(const void* data, long index) {
 
 template <class E>
 void run_many_rows(const Rows& rows, const InstructionSet& set, const typename E::Operand* a,
-                   const ThreadPool& pool) {
+                   const ManyRowsFunctions<E>& functions, const ThreadPool& pool) {
   const FullyConnected& f = rows.f;
-  // Panels have multiples of the weights; a power of two rounds nothing.
-  for (long row = 0; row < f.rows; ++row) {
-    QuantizedRow& q = rows.quantized[row];
-    q.scale = std::ldexp(q.scale, f.bits - 8), q.zero *= 1 << (8 - f.bits);
-  }
+  const int32_t multiple = set.int8->multiples[table_of(f.bits)];  // a power of two: rounds nothing
+  for (long row = 0; row < f.rows; ++row)
+    rows.quantized[row].scale /= multiple, rows.quantized[row].zero *= multiple;
+  const bool is_in_blocks = f.block_scales != nullptr;
   ManyRowsWork<E> work{
       .f = f,
       .set = set,
       .rows = a,
       .stride = rows.stride,
       .quantized = rows.quantized,
-      .panels = 1,
-      .most_rows = set.of<E>().rows[1],
-      .kernels = set.of<E>().product[1],
+      .functions = functions,
+      .panels = is_in_blocks ? functions.block_panels : functions.panels,
+      .most_rows = is_in_blocks ? functions.block_rows : functions.rows,
       .units_of_task = 1,
       .rows_of_task = f.rows,
       .row_tasks = 1,
   };
-  if constexpr (std::is_same_v<E, Int8>) {
-    const Int8Functions& functions = *set.int8;
-    if (f.block_scales == nullptr) {
-      work.panels = functions.unsigned_panels, work.most_rows = functions.unsigned_rows;
-      work.kernels = functions.unsigned_product;
-    } else {
-      work.panels = functions.block_panels, work.most_rows = functions.block_rows;
-      work.kernels = &functions.block_sums;  // those of the row of ones
-    }
-  }
   const long unit_bytes = work.depth() * work.width() * sizeof(typename E::Weight);
   const long threads = pool.size(), units = work.units();
   const long goal = threads < 2 ? 1 : threads * kTasks;
@@ -464,13 +436,12 @@ const int16_t* widened(const Rows& rows, const InstructionSet& set) {
 
 void run(const FullyConnected& f, const InstructionSet& set, const ThreadPool& pool) {
   const Rows rows = quantized(f, set, pool);
-  const bool is_int8 = f.bits == 8 && f.block_scales == nullptr;
-  if (f.rows <= set.int8->most_rows_by_few[is_int8 ? 0 : 1]) {
+  if (f.rows <= set.int8->most_rows_by_few[f.block_scales == nullptr ? 0 : 1]) {
     run_few_rows(rows, pool);
-  } else if (set.widened != nullptr) {
-    run_many_rows<WidenedInt8>(rows, set, widened(rows, set), pool);
+  } else if (set.widened != nullptr && f.bits == 8) {
+    run_many_rows(rows, set, widened(rows, set), set.widened->many_rows, pool);
   } else {
-    run_many_rows<Int8>(rows, set, rows.bytes, pool);
+    run_many_rows(rows, set, rows.bytes, set.int8->many_rows, pool);
   }
 }
 

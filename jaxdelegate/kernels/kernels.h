@@ -131,6 +131,9 @@ struct Broadcast {
 // Bytes of weights in the smallest block of FULLY_CONNECTED, whose blocks are multiples of it.
 constexpr long kLeastBlock = 16;
 
+// Values of a row of weights that are prepared at once for a panel.
+constexpr long kFileStep = 32;
+
 // A row that was quantized on the fly.
 struct QuantizedRow {
   float scale;
@@ -155,27 +158,21 @@ struct FewRows {
   bool fetches_ahead;  // whether the processor reads ahead well enough without being told
 };
 
-// Rows of weights as a file stores them -> a panel of Int8, times 2^(8 - bits), or of float32. `depth`
-// is filled up to a multiple of 32 with zeros, that of float32 to a multiple of 8, and columns up to
-// kPanel.
+// Rows of weights as a file stores them -> a panel of Int8, or of WidenedInt8 or float32. `depth` is
+// filled up to a multiple of 32 with zeros, that of float32 to a multiple of 8, and columns up to kPanel.
 struct PanelOfFile {
   const uint8_t* w;
   long stride, columns, depth;
   int8_t* y;
 };
 
-// Rows times panels of weights whose blocks have scales: y = the scaled sums of blocks, added up in
-// their order, [rows, columns of the panels].
+// Rows times panels of weights whose blocks have scales: y [rows, columns of the panels] = the scaled
+// sums of blocks, added up in their order.
+template <class E>
 struct BlockTile {
-  const uint8_t* a;  // rows
-  long a_stride;
-  const int8_t* b;      // panels
-  long b_stride;
-  const int32_t* less;  // [blocks, columns], added to the sums
+  ProductTile<E> first;  // of the first block; without its y, and its bias is [blocks, columns]
+  long blocks;
   const float* scales;  // [blocks, columns]
-  long depth, blocks;   // of a block; its depth is a multiple of kDeep
-  const char* next;     // prefetched, as many bytes for each block
-  long next_bytes;
   float* y;
 };
 
@@ -252,6 +249,17 @@ struct Bfloat16Functions : Functions<Bfloat16> {
   void (*round)(const float* x, long count, uint16_t* y);  // to bfloat16; an even count
 };
 
+// Products of many rows with panels of weights, by rows - 1. Bytes have no flip.
+template <class E>
+struct ManyRowsFunctions {
+  using Product = typename Functions<E>::Product;
+
+  int panels = 0, rows = 0, block_panels = 0, block_rows = 0;  // of a tile
+  Product product[kMostRows] = {};
+  void (*block_product[kMostRows])(const BlockTile<E>&) = {};
+  Product block_sums = nullptr;  // of one row
+};
+
 struct Int8Functions : Functions<Int8> {
   using FewRowsKernel = void (*)(const FewRows&);
 
@@ -261,7 +269,7 @@ struct Int8Functions : Functions<Int8> {
   void (*broadcast_operands)(const Broadcast&);  // for any values of 4 bytes
   // FULLY_CONNECTED; tables are for weights of 2, 4 and 8 bits.
   long vector = 0;    // bytes
-  // Rows for which `few_rows` is faster than panels of weights: of int8; of fewer bits, or blocks.
+  // Rows for which `few_rows` is faster than panels of weights: without blocks; with them.
   long most_rows_by_few[2] = {};
   bool has_wide_values = false;  // int16 for weights of 8 bits: the even ones of a vector, the odd ones
   int32_t less[3] = {};  // than they are: x is multiplied by weights + less
@@ -269,11 +277,8 @@ struct Int8Functions : Functions<Int8> {
   // Not of 2 bits. By the logarithm of a block's groups of kLeastBlock bytes in a vector.
   FewRowsKernel few_rows_in_blocks[3][3] = {};
   void (*fill_panel[4])(const PanelOfFile&) = {};  // also of float32
-  int unsigned_panels = 0, unsigned_rows = 0;
-  Product unsigned_product[kMostRows] = {};  // by rows - 1, without a flip
-  int block_panels = 0, block_rows = 0;
-  void (*block_product[kMostRows])(const BlockTile&) = {};  // by rows - 1
-  Product block_sums = nullptr;                             // of one row, without a flip
+  int32_t multiples[3] = {};                       // of weights, in panels
+  ManyRowsFunctions<Int8> many_rows;
   // float16 [columns, blocks] -> float32 [blocks, kPanel], the blocks at a distance of `stride`.
   void (*widen_scales)(const uint16_t* x, long blocks, long columns, float* y, long stride) = nullptr;
   void (*finish_products)(const FinishedRows&) = nullptr;
@@ -287,6 +292,8 @@ struct WidenedFunctions : Functions<WidenedInt8> {
   // y = x ^ flip, unsigned; the count must be a multiple of 4.
   void (*widen_factors)(const uint8_t* x, long count, uint8_t flip, int16_t* y);
   void (*widen_weights)(const int8_t* x, long depth, int16_t* y);  // a panel
+  void (*fill_panel)(const PanelOfFile&);                          // of 8 bits
+  ManyRowsFunctions<WidenedInt8> many_rows;
 };
 
 extern const Float32Functions kAvx2Float32, kAvx512fFloat32;
