@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from jaxdelegate.errors import ModelError
+from jaxdelegate.errors import ModelError, OptionError
 from jaxdelegate.function.records import TensorInfo
 from jaxdelegate.lm.cache_memory import with_row
+from jaxdelegate.lm.configs import LoraRankConfig
 from jaxdelegate.model.records import LORA_RANK, Model, Tensor, read_model
 from jaxdelegate.pjrt.client import Runtime
 from jaxdelegate.text import printable
@@ -67,9 +68,17 @@ def read_adapter(path: str | os.PathLike[str], inputs: Mapping[str, TensorInfo])
     return Adapter(os.fspath(path), reader.arrays())
 
 
-def read_rank(path: str | os.PathLike[str]) -> int:
-    """The rank of an adapter; 0: it has no factors. A ModelError: the file is damaged."""
-    return _declared_rank(read_model(os.fspath(path)))
+def rank_config(path: str, option: str) -> LoraRankConfig:
+    """For an engine with this adapter, which an option names.
+
+    Raises:
+        ModelError: the file is damaged.
+        OptionError: it has no factors.
+    """
+    rank = _declared_rank(read_model(path))
+    if not rank:
+        raise OptionError(f"{option}: expected a LoRA adapter, got {path!r}, which has no factors")
+    return LoraRankConfig(rank)
 
 
 def _declared_rank(model: Model) -> int:

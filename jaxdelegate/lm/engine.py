@@ -39,7 +39,7 @@ from jaxdelegate.lm.content_encoders import content_encoders
 from jaxdelegate.lm.contents.content_encoder import ContentEncoder
 from jaxdelegate.lm.contents.message_contents import read_contents
 from jaxdelegate.lm.conversation import Conversation, Settings
-from jaxdelegate.lm.generation import generate, hidden_states
+from jaxdelegate.lm.generation import generate, hidden_state_request, hidden_states
 from jaxdelegate.lm.graph import DRAFTER, EMBEDDERS, LanguageGraph
 from jaxdelegate.lm.hidden_states import NO_HIDDEN_STATES
 from jaxdelegate.lm.interfaces import AbstractEngine
@@ -446,20 +446,27 @@ class Engine(AbstractEngine):
         ]
         return generate(self.text, self.new_runner(self._slots_for(len(ids))), requests)
 
-    def hidden_states(self, prompts: Sequence[str | Sequence[int]]) -> np.ndarray:
+    def hidden_states(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        lora_config: LoraConfig | Sequence[LoraConfig | None] | None = None,
+    ) -> np.ndarray:
         """The model's states after prompts, from which it computes the next tokens' logits.
 
         Some models are trained so that these states are embeddings of texts.
 
         Args:
-            prompts: as for `generate`.
+            prompts: as for `generate`, without Contents.
+            lora_config: as for `generate`.
 
         Returns:
             float32 [prompts, size], not normalized. A row depends on its prompt only.
 
         Raises:
+            ModelError: as in `generate`.
             OptionError: the model has none: its logits are not the product of one tensor of floats
-                and a constant.
+                and a constant; or about adapters as in `generate`.
             GenerationError: a prompt is empty, too long, or has an unknown token.
         """
         if isinstance(prompts, str):
@@ -470,7 +477,11 @@ class Engine(AbstractEngine):
         ids = [self.text.prompt_ids(prompt) for prompt in prompts]
         if not ids:
             return np.empty((0, size), np.float32)
-        return hidden_states(self.text, self.new_runner(self._slots_for(len(ids))), ids)
+        requests = [
+            hidden_state_request(i, self.adapter(config))
+            for i, config in zip(ids, _each(lora_config, len(ids)), strict=True)
+        ]
+        return hidden_states(self.text, self.new_runner(self._slots_for(len(ids))), requests)
 
     def _ids(self, prompt: str | Sequence[int] | Contents) -> list[int]:
         """The tokens of a prompt, whose images and sounds are encoded then."""

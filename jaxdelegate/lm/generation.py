@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxdelegate.lm.adapters import Adapter
 from jaxdelegate.lm.completions import Completion
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
@@ -21,17 +22,16 @@ def generate(
 
 
 def hidden_states(
-    text: TextProcessor, runner: ModelRunner, prompts: Sequence[Sequence[int]]
+    text: TextProcessor, runner: ModelRunner, requests: Sequence[Request]
 ) -> np.ndarray:
-    """The hidden states of the last tokens, float32 [prompts, size]."""
-    requests = [hidden_state_request(ids) for ids in prompts]
+    """Those that requests of `hidden_state_request` ask for, float32 [requests, size]."""
     states = [active.hidden_state for active in _finished(text, runner, requests)]
     return np.stack([state for state in states if state is not None])
 
 
-def hidden_state_request(ids: Sequence[int]) -> Request:
+def hidden_state_request(ids: Sequence[int], adapter: Adapter | None = None) -> Request:
     """For the hidden state of the last one of these tokens; one token is generated, too."""
-    return Request(ids, 1, SamplingParams(), has_hidden_state=True)
+    return Request(ids, 1, SamplingParams(), has_hidden_state=True, adapter=adapter)
 
 
 def _finished(

@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from jaxdelegate.errors import ModelError, OptionError
+from jaxdelegate.lm.adapters import rank_config
 from jaxdelegate.lm.channels import ChannelReader
 from jaxdelegate.lm.completions import Completion
-from jaxdelegate.lm.configs import SamplerConfig, output_limit
+from jaxdelegate.lm.configs import LoraConfig, SamplerConfig, output_limit
 from jaxdelegate.lm.contents.message_contents import read_contents, without_files
 from jaxdelegate.lm.embedding_engine import EmbeddingEngine, normalized
 from jaxdelegate.lm.embeddings import EmbeddingOptions, InputOverflowStrategy
@@ -37,6 +38,7 @@ _ARGUMENTS: Mapping[str, tuple[type, tuple[Task, ...]]] = {
     "max_output_tokens": (object, ("generate",)),
     "chat_template_kwargs": (Mapping, ("generate", "score")),
     "max_num_tokens": (object, ("generate", "score")),
+    "lora_config": (LoraConfig, ("generate", "score", "embed")),
     "embedding_options": (EmbeddingOptions, ("embed",)),
 }
 # What a column of an input has, and the kinds of its dtype; other columns have texts.
@@ -50,9 +52,12 @@ class Item(NamedTuple):
 
 
 class _PromptTask:
-    def __init__(self, engine: Engine, context: Mapping[str, Any]) -> None:
+    def __init__(
+        self, engine: Engine, context: Mapping[str, Any], lora_config: LoraConfig | None
+    ) -> None:
         """`context`: variables of the chat template."""
         self._engine, self._context = engine, context
+        self._adapter = engine.adapter(lora_config)
         renderer = engine.text.renderer().without_lists()
         self._renderer = ToolRenderer(renderer, engine.text.tool_syntax)
 
@@ -91,10 +96,11 @@ class Generate(_PromptTask):
         self,
         engine: Engine,
         context: Mapping[str, Any],
+        lora_config: LoraConfig | None,
         sampler: SamplerConfig,
         max_output_tokens: int | None,
     ) -> None:
-        super().__init__(engine, context)
+        super().__init__(engine, context, lora_config)
         self._sampler, self._limit = sampler, output_limit(max_output_tokens)
 
     def item(self, row: Row) -> Item:
@@ -106,7 +112,7 @@ class Generate(_PromptTask):
         engine_text = self._engine.text
         params = engine_text.sampling_params(dataclasses.replace(self._sampler, seed=seed))
         channels = engine_text.metadata.channels if "messages" in row else ()
-        request = Request(ids, self._limit, params)
+        request = Request(ids, self._limit, params, adapter=self._adapter)
         return Item(len(ids), (request, ChannelReader(channels, text), files))
 
     def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:
@@ -159,6 +165,8 @@ class Score(_PromptTask):
 
     def run(self, items: Sequence[Item], names: Sequence[str]) -> Sequence[Row]:  # noqa: ARG002
         runner = self._engine.new_runner(self._engine.max_batch)
+        for slot in range(runner.slots):
+            runner.adapters.set(slot, self._adapter)
         pairs = [item.value for item in items]
         return [
             {
@@ -175,9 +183,14 @@ class Embed:
     inputs, optional_inputs = ("text",), ()
     optional_outputs = ()
 
-    def __init__(self, engine: Engine | EmbeddingEngine, options: EmbeddingOptions) -> None:
+    def __init__(
+        self,
+        engine: Engine | EmbeddingEngine,
+        options: EmbeddingOptions,
+        lora_config: LoraConfig | None,
+    ) -> None:
         """An engine that generates embeds by the model's state after each text."""
-        self._engine, self._options = engine, options
+        self._engine, self._options, self._lora_config = engine, options, lora_config
         if isinstance(engine, EmbeddingEngine):
             size = engine.size
         elif options.input_overflow_strategy == InputOverflowStrategy.CHUNK_AND_AVERAGE:
@@ -212,7 +225,8 @@ class Embed:
         if isinstance(self._engine, EmbeddingEngine):
             rows = self._engine.embeddings(texts, self._options)
         else:
-            rows = [normalized(row, self._options) for row in self._engine.hidden_states(texts)]
+            states = self._engine.hidden_states(texts, lora_config=self._lora_config)
+            rows = [normalized(row, self._options) for row in states]
         return [
             {"embeddings": row, "num_input_tokens": item.size}
             for item, row in zip(items, rows, strict=True)
@@ -246,6 +260,7 @@ class TextPredictor(BatchPredictor[list[Item]]):
         max_output_tokens: int | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         embedding_options: EmbeddingOptions | None = None,
+        lora_config: LoraConfig | None = None,
         max_num_tokens: int | None = None,
         max_batch: int = 8,
         options: Mapping[str, Any] | DelegateOptions | None = None,
@@ -270,6 +285,7 @@ class TextPredictor(BatchPredictor[list[Item]]):
             max_output_tokens: of an answer; None: as many as `max_num_tokens` leaves.
             chat_template_kwargs: variables of the chat template.
             embedding_options: None: the default ones.
+            lora_config: the LoRA adapter of all rows, a file that every actor can read; None: none.
             max_num_tokens: as in `Engine`.
             max_batch: the most rows that are processed at once.
             options: JaxDelegate's. `serialization_dir` is the directory of compiled programs, of
@@ -289,6 +305,7 @@ class TextPredictor(BatchPredictor[list[Item]]):
             max_output_tokens=max_output_tokens,
             chat_template_kwargs=chat_template_kwargs,
             embedding_options=embedding_options,
+            lora_config=lora_config,
             max_num_tokens=max_num_tokens,
         )
         if not isinstance(model, str | os.PathLike):
@@ -305,19 +322,23 @@ class TextPredictor(BatchPredictor[list[Item]]):
         }
         engine: Engine | EmbeddingEngine
         self._task: Generate | Score | Embed
-        if task == "embed":
-            is_encoder = text_metadata(model) != LLM_METADATA
-            engine = (EmbeddingEngine if is_encoder else Engine)(model, **arguments)
-            self._task = Embed(engine, embedding_options or EmbeddingOptions())
+        if task == "embed" and text_metadata(model) != LLM_METADATA:
+            if lora_config is not None:
+                raise OptionError("lora_config: text encoders take no adapters; leave it out")
+            engine = EmbeddingEngine(model, **arguments)
+            self._task = Embed(engine, embedding_options or EmbeddingOptions(), None)
         else:
+            if lora_config is not None and lora_config.path:
+                arguments["lora_rank_config"] = rank_config(lora_config.path, "lora_config")
             opened = engine_with_encoders if task == "generate" else Engine
             engine = opened(model, max_num_tokens=max_num_tokens, **arguments)
             context, sampler = chat_template_kwargs or {}, sampler_config or SamplerConfig()
-            self._task = (
-                Score(engine, context)
-                if task == "score"
-                else Generate(engine, context, sampler, max_output_tokens)
-            )
+            if task == "embed":
+                self._task = Embed(engine, embedding_options or EmbeddingOptions(), lora_config)
+            elif task == "score":
+                self._task = Score(engine, context, lora_config)
+            else:
+                self._task = Generate(engine, context, lora_config, sampler, max_output_tokens)
         self._inputs = _input_columns(self._task, dict(inputs or {}))
         self._outputs = columns.output_columns(
             outputs, self._task.outputs, self._task.optional_outputs

@@ -22,6 +22,7 @@ from tests.support.language_models import (
     language_model,
     most_likely,
     until_stop,
+    weights_of_logits,
 )
 
 RANK, COUNT = 4, 12
@@ -114,6 +115,22 @@ def test_sessions_and_conversations(engine: lm.Engine, configs: list[lm.LoraConf
         said = str(conversation.send_message("Hi"))
         prompt = engine.prompt_ids(conversation.render_message_to_string("Hi"))
     assert said == engine.detokenize(expected(FACTORS[0], prompt, 4))
+
+
+def test_hidden_states(engine: lm.Engine, configs: list[lm.LoraConfig]) -> None:
+    """They are what each adapter's logits are computed from; among others, and alone."""
+    chosen = [None, *configs, configs[0]]
+    states = engine.hidden_states([PROMPT] * 4, lora_config=chosen)
+    logits = states @ weights_of_logits().T
+    assert logits.argmax(-1).tolist() == [expected(f, count=1)[0] for f in (None, *FACTORS)] + [
+        expected(FACTORS[0], count=1)[0]
+    ]
+    assert len({row.tobytes() for row in states}) == 3
+    np.testing.assert_array_equal(states[1], states[3])
+    alone = engine.hidden_states([PROMPT], lora_config=configs[1])
+    np.testing.assert_allclose(alone[0], states[2], rtol=1e-5, atol=1e-6)
+    with pytest.raises(OptionError, match="lora_config: expected 2, one a prompt, got 1"):
+        engine.hidden_states([PROMPT] * 2, lora_config=[None])
 
 
 def test_inputs_of_all_signatures(tmp_path: Path) -> None:

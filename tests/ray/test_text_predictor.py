@@ -17,7 +17,15 @@ from jaxdelegate.ray import PredictionError, Predictor, TextPredictor, text_pred
 from tests.serve.stock import NETWORKS
 from tests.support.audio_models import file_of as sound_of
 from tests.support.audio_models import sound_bundle, tone
-from tests.support.language_models import CHATML, language_bundle
+from tests.support.language_models import (
+    CHATML,
+    EXPORTED,
+    adapter_factors,
+    adapter_file,
+    language_bundle,
+    language_model,
+    weights_of_logits,
+)
 from tests.support.text_encoders import embedding_bundle
 from tests.support.vision_models import file_of, patch_encoder, picture, vision_bundle
 
@@ -246,6 +254,49 @@ def test_states_of_a_model_that_generates(path: Path, engine: lm.Engine) -> None
     )
     with pytest.raises(OptionError, match="CHUNK_AND_AVERAGE is for text encoders"):
         TextPredictor(path, "embed", embedding_options=options)
+
+
+@pytest.mark.slow
+def test_an_adapter_of_all_rows(path: Path, encoder: Path, tmp_path: Path) -> None:
+    adapts, file = tmp_path / "adapts.litertlm", tmp_path / "adapter.tflite"
+    adapts.write_bytes(language_bundle(model=language_model(lora_ranks=(4,))))
+    file.write_bytes(adapter_file(adapter_factors(EXPORTED, 4, 1), 4))
+    config, texts = lm.LoraConfig(str(file)), ["abc", "a longer text"]
+    both: Any = {"lora_config": config, "max_batch": 2}
+    ranks = lm.LoraRankConfig(4)
+    with lm.Engine(adapts, max_batch=2, lora_rank_config=ranks) as engine:
+        wanted, alone = (
+            engine.generate(texts, max_output_tokens=4, lora_config=c, log_probabilities=True)
+            for c in (config, None)
+        )
+        states = engine.hidden_states(texts, lora_config=config)
+        ids = [engine.prompt_ids(text) for text in texts]
+        scores = [lm_scores(engine, prompt, "xyz", config) for prompt in ids]
+    assert [one.text for one in wanted] != [one.text for one in alone]
+    answers = generator(adapts, max_output_tokens=4, **both)({"prompt": objects(*texts)})
+    assert answers["generated_text"].tolist() == [one.text for one in wanted]
+    rows = {"prompt": objects(*texts), "continuation": objects("xyz", "xyz")}
+    scored = TextPredictor(adapts, "score", **both)(rows)
+    np.testing.assert_allclose(scored["log_likelihood"], scores, rtol=1e-5)
+    embedded = TextPredictor(adapts, "embed", **both)({"text": objects(*texts)})["embeddings"]
+    norms = np.linalg.norm(states, axis=1, keepdims=True)
+    np.testing.assert_allclose(embedded, states / norms, rtol=1e-5, atol=1e-6)
+    with pytest.raises(OptionError, match="lora_config: text encoders take no adapters"):
+        TextPredictor(encoder, "embed", lora_config=config)
+    with pytest.raises(OptionError, match="takes no LoRA adapters, got 4"):
+        TextPredictor(path, lora_config=config)
+    with pytest.raises(OptionError, match=r"lora_config: expected a LoRA adapter, .* no factors"):
+        TextPredictor(adapts, lora_config=lm.LoraConfig(str(NETWORKS / "keywords.tflite")))
+
+
+def lm_scores(engine: lm.Engine, prompt: list[int], text: str, config: lm.LoraConfig) -> float:
+    """The logarithm of a text's probability after a prompt, token by token."""
+    total = 0.0
+    for token in engine.tokenize(text):
+        logits = engine.hidden_states([prompt], lora_config=config)[0] @ weights_of_logits().T
+        total += logits[token] - np.log(np.exp(logits).sum())
+        prompt = [*prompt, token]
+    return total
 
 
 def test_embeddings_are_shortened(encoder: Path) -> None:

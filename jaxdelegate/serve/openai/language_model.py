@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxdelegate.errors import OptionError
-from jaxdelegate.lm.adapters import Adapter, read_rank
+from jaxdelegate.lm.adapters import Adapter, rank_config
 from jaxdelegate.lm.background_compiler import Work
 from jaxdelegate.lm.configs import (
     LoraConfig,
@@ -190,7 +190,7 @@ class LanguageModel(TextModel):
             enable_speculative_decoding=settings.speculative_decoding,
             batch_invariant=settings.batch_invariant,
             kv_cache_dtype=settings.kv_cache_dtype,
-            lora_rank_config=LoraRankConfig(self._rank()) if settings.lora else None,
+            lora_rank_config=self._rank_config(),
             **self._engine_options(),
         )
         close(self.engine.close)
@@ -205,13 +205,10 @@ class LanguageModel(TextModel):
         self.worker.memory = self._memory(self.engine)
         self._begin_warming(self.engine)
 
-    def _rank(self) -> int:
-        """The rank of the first adapter, which the others have, too."""
-        path = next(iter(self.settings.lora.values()))
-        rank = read_rank(path)
-        if not rank:
-            raise OptionError(f"lora: expected a LoRA adapter, got {path!r}, which has no factors")
-        return rank
+    def _rank_config(self) -> LoraRankConfig | None:
+        """For the first adapter, whose rank the others have, too."""
+        paths = [*self.settings.lora.values()]
+        return rank_config(paths[0], "lora") if paths else None
 
     def _warm_up(self, engine: Engine) -> None:
         """Load or compile what most requests need; a thread does the rest when it is needed."""
