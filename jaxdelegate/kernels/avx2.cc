@@ -39,11 +39,11 @@ static constexpr Float32Functions float32() {
   return f;
 }
 
-// 8 sums: weights and operands take two registers each, but one each in products of many rows. Up to 12
-// rows, with blocks up to 6, were faster in passes of few rows, on an EPYC.
+// 8 sums: weights and operands take two registers each, but one each in products of many rows. Up to 20
+// rows of int8, and 8 of the others, were faster in passes of few rows, on an EPYC.
 static constexpr Int8Functions int8() {
   Int8Functions f{{depthwise<IntegerDepthwise<Int8>>}, requantize, measure, quantize, broadcast_operands};
-  list_fully_connected<3, 12, 6>(f);
+  list_fully_connected<3, 20, 8>(f);
   list_many_rows<NarrowSteps, 1>(f.many_rows, std::make_integer_sequence<int, 6>());
   list_blocks<NarrowSteps, 1>(f.many_rows, std::make_integer_sequence<int, 6>());
   list_products<Int8Steps, 1>(f, std::make_integer_sequence<int, 4>());

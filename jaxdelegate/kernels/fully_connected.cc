@@ -436,7 +436,8 @@ const int16_t* widened(const Rows& rows, const InstructionSet& set) {
 
 void run(const FullyConnected& f, const InstructionSet& set, const ThreadPool& pool) {
   const Rows rows = quantized(f, set, pool);
-  if (f.rows <= set.int8->most_rows_by_few[f.block_scales == nullptr ? 0 : 1]) {
+  const bool is_int8 = f.bits == 8 && f.block_scales == nullptr;
+  if (f.rows <= set.int8->most_rows_by_few[is_int8 ? 0 : 1]) {
     run_few_rows(rows, pool);
   } else if (set.widened != nullptr && f.bits == 8) {
     run_many_rows(rows, set, widened(rows, set), set.widened->many_rows, pool);

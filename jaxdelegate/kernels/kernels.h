@@ -269,7 +269,7 @@ struct Int8Functions : Functions<Int8> {
   void (*broadcast_operands)(const Broadcast&);  // for any values of 4 bytes
   // FULLY_CONNECTED; tables are for weights of 2, 4 and 8 bits.
   long vector = 0;    // bytes
-  // Rows for which `few_rows` is faster than panels of weights: without blocks; with them.
+  // Rows for which `few_rows` is faster than panels of weights: of int8; of fewer bits, or blocks.
   long most_rows_by_few[2] = {};
   bool has_wide_values = false;  // int16 for weights of 8 bits: the even ones of a vector, the odd ones
   int32_t less[3] = {};  // than they are: x is multiplied by weights + less
