@@ -9,6 +9,7 @@ import dataclasses
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
+from jaxdelegate.lm.audio.mp3_file import as_miniaudio, with_all_frames
 from jaxdelegate.lm.audio.resampling import resampled
 from jaxdelegate.lm.audio.wave_file import WaveFile, is_wave, wave_file
 from jaxdelegate.lm.contents.file_decoder import FileDecoder
@@ -49,16 +50,23 @@ def seconds_of(data: bytes) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Encoded:
-    """A file that soundfile decodes; see `WaveFile`."""
+    """A file that soundfile decodes; see `WaveFile`.
+
+    `has_all_frames`: of a file of `with_all_frames`; None: it is no MP3.
+    """
 
     data: bytes
+    has_all_frames: bool | None
     rate: int
     channels: int
     frames: int
 
     def values(self) -> np.ndarray:
         _, found = _DECODER.answer(self.data, {"is_decoded": True})
-        return found.view(np.float32).reshape(-1, self.channels)
+        values = found.view(np.float32).reshape(-1, self.channels)
+        if self.has_all_frames is None:
+            return values
+        return as_miniaudio(values, has_all_frames=self.has_all_frames)
 
 
 def _opened(data: bytes) -> WaveFile | _Encoded:
@@ -89,10 +97,12 @@ def _by_soundfile(data: bytes) -> _Encoded:
     if not data.startswith(_SIGNATURES):
         raise _wrong("expected a file of the format WAV, FLAC or MP3")
     optional_module("soundfile", "lm")
+    whole = with_all_frames(data)
+    data = whole or data
     (kind, *header), _ = _DECODER.answer(data, {"is_decoded": False})
     if kind not in _FORMATS:
         raise _wrong(f"expected a file of the format WAV, FLAC or MP3, got {kind}")
-    return _Encoded(data, *header)
+    return _Encoded(data, None if kind != "MP3" else whole is not None, *header)
 
 
 def _wrong(problem: str) -> GenerationError:

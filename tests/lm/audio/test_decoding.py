@@ -1,13 +1,16 @@
 """Files of sounds: samples, and what is refused."""
 
+import io
 import struct
 
 import numpy as np
 import pytest
+import soundfile
 
 from jaxdelegate.errors import GenerationError, OptionError
 from jaxdelegate.lm.audio import decoding
 from jaxdelegate.lm.audio.decoding import samples_of, seconds_of
+from jaxdelegate.lm.audio.mp3_file import with_all_frames
 from tests.support.audio_models import chunk, file_of, header, tone, wave
 
 SOUND = tone(1000)
@@ -40,14 +43,50 @@ def test_channels_are_averaged():
     np.testing.assert_allclose(found, sound.mean(axis=1), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["FLAC", "MP3"])
-def test_compressed_files(kind: str):
+def test_flac():
     sound = tone(16000) * 0.8
-    found = samples_of(file_of(sound, kind=kind))
-    assert abs(len(found) - 16000) < 2400  # an MP3 may begin with silence
-    if kind == "FLAC":
-        np.testing.assert_allclose(found, sound[:, 0], atol=2**-15)
-    assert 0.9 < np.square(found).sum() / np.square(sound).sum() < 1.1
+    np.testing.assert_allclose(samples_of(file_of(sound, kind="FLAC")), sound[:, 0], atol=2**-15)
+
+
+DELAY = 576 + 529  # samples of LAME and of a decoder
+
+
+@pytest.mark.parametrize("before", [b"", b"ID3\4\0\0" + bytes([0, 0, 1, 3]) + bytes(131)])
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize(("rate", "frame"), [(16000, 576), (44100, 1152), (8000, 576)])
+def test_an_mp3_has_all_of_its_frames(rate: int, frame: int, channels: int, before: bytes):
+    """LiteRT-LM plays the frame of a tag, and the silence of encoder and decoder."""
+    data = before + file_of(tone(5000, rate, channels) * 0.8, rate, "MP3")
+    sound, _ = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    assert len(sound) == 5000  # as the tag says
+    found = decoding._opened(data).values()
+    assert len(found) == -(-(DELAY + 5000) // frame) * frame + frame
+    assert not found[:frame].any()
+    begin = frame + DELAY
+    np.testing.assert_allclose(found[begin : begin + 5000], sound, rtol=0, atol=2**-16 + 1e-9)
+    assert (found * 2**15 == np.rint(found * 2**15)).all()
+    assert seconds_of(data) * rate == len(found) - 529
+
+
+@pytest.mark.parametrize("field", range(4))
+def test_tags_of_mp3_files_without_a_field(field: int):
+    data = file_of(tone(5000) * 0.8, kind="MP3")
+    wanted, tag = decoding._opened(data).values(), data.index(b"Xing")
+    sizes = 4, 4, 100, 4  # frames, bytes, table, quality
+    begin, end = tag + 8 + sum(sizes[:field]), tag + 8 + sum(sizes) + 36
+    fields = data[tag + 4 : tag + 7] + bytes([data[tag + 7] & ~(1 << field)])
+    rest = data[tag + 8 : begin] + data[begin + sizes[field] : end] + bytes(sizes[field])
+    changed = data[: tag + 4] + fields + rest + data[end:]
+    assert (with_all_frames(changed) is None) == (field == 0)
+    if field:
+        np.testing.assert_array_equal(decoding._opened(changed).values(), wanted)
+
+
+def test_an_mp3_without_a_tag():
+    data = file_of(tone(5000) * 0.8, kind="MP3")
+    assert with_all_frames(data[:4] + bytes(len(data) - 4)) is None
+    for header_ in (b"", b"ID3", b"\xff\xfb", b"\xff\xff\xff\xff", b"\xff\xf3\x04\xc4"):
+        assert with_all_frames(header_ + bytes(8)) is None
 
 
 def test_a_wave_file_of_compressed_samples():
