@@ -70,9 +70,13 @@ def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
 
 def scaled(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
     """Values as the encoder takes them: float32, of the same shape."""
-    colors = pixels.reshape(-1, 3).astype(np.float32) / np.float32(form.divisor)
+    values = pixels.astype(np.float32) / np.float32(form.divisor)
     mean, deviation = (np.asarray(each, np.float32) for each in (form.mean, form.deviation))
-    found: np.ndarray = (colors - mean) / deviation
+    if (mean == mean[0]).all() and (deviation == deviation[0]).all():
+        mean, deviation = mean[0], deviation[0]  # long rows take a third of the time
+    else:
+        values = values.reshape(-1, 3)
+    found: np.ndarray = (values - mean) / deviation
     return found.reshape(pixels.shape)
 
 
