@@ -8,12 +8,14 @@ and XLA makes none of its choices by timing.
 import ctypes.util
 import dataclasses
 import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -26,8 +28,10 @@ from jaxdelegate.compile.compiler import Compiler
 from jaxdelegate.compile.target import Target
 from jaxdelegate.delegate.jax_delegate import JaxDelegate
 from jaxdelegate.demo.mobilenet import mobilenet_v1
-from jaxdelegate.device_weights import ModelWeights
+from jaxdelegate.device_weights import DeviceWeights, ModelWeights
 from jaxdelegate.errors import JaxDelegateError
+from jaxdelegate.function import context
+from jaxdelegate.function import weights as function_weights
 from jaxdelegate.interpreter import Interpreter
 from jaxdelegate.model.records import read_model
 from jaxdelegate.options import DelegateOptions
@@ -189,12 +193,17 @@ def _described(plugin: str, name: str, platform: str, **details: Any) -> jax.Dev
     return device
 
 
+class _Weight(jax.ShapeDtypeStruct):
+    def is_deleted(self) -> bool:
+        return False
+
+
 class Shapes(ModelWeights):
     """Weights of an absent device: shapes and dtypes only."""
 
     def get(self, _weight: Any, _const: Any, value: Callable[[], Any]) -> Any:
         array = value()
-        return jax.ShapeDtypeStruct(array.shape, array.dtype)  # type: ignore[no-untyped-call]
+        return _Weight(array.shape, array.dtype)  # type: ignore[no-untyped-call]
 
 
 class Described(Target):
@@ -257,6 +266,34 @@ def compiled(case: Case, device: jax.Device) -> Executable:
         raise AbsentError(str(error).partition("\n")[0]) from error  # XLA appends traces
     (partition,) = delegate.partitions()
     return partition.program.executable
+
+
+def program_of(model: Any, spec: Any, device: jax.Device, options: DelegateOptions) -> Program:
+    """A program of a bundle's models, as an engine on the device compiles it.
+
+    Args:
+        model: a `DeviceModel`, opened for a CPU.
+        spec: what the program does.
+        device: of `gpu` or `tpu`.
+        options: of the engine.
+    """
+
+    def compiler(options: DelegateOptions, _target: Any = None, **more: Any) -> AbsentCompiler:
+        return AbsentCompiler(options, Described(device), **more)
+
+    model._view = dataclasses.replace(model._view, prepared=options)
+    with (
+        mock.patch.object(context, "Compiler", compiler),
+        mock.patch.object(function_weights, "ModelWeights", Shapes),
+    ):
+        computation = model._new_computation(DeviceWeights(client.of_jax(device)))
+        program: Program = computation.program(spec)
+    return program
+
+
+def weight_bytes(program: Program) -> int:
+    """The bytes of a program's weights as the device has them."""
+    return sum(math.prod(a.shape) * a.dtype.itemsize for a in program.weights)
 
 
 def megabytes(executable: Executable) -> dict[str, float] | None:

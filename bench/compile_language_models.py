@@ -27,7 +27,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import absent_device
 import hlo_text
@@ -37,15 +36,10 @@ from absl import app, flags
 from harness import append
 
 from jaxdelegate.bundles.bundle import open_bundle
-from jaxdelegate.device_weights import DeviceWeights
-from jaxdelegate.function import context
-from jaxdelegate.function import weights as function_weights
-from jaxdelegate.lm.computation import Computation
 from jaxdelegate.lm.language_model import LanguageModel, cache_dtype
 from jaxdelegate.lm.program_spec import ProgramSpec, ProgramSpecs, cache_arrays
 from jaxdelegate.lm.sampling_params import Variant
 from jaxdelegate.options import DelegateOptions, gpu_loops
-from jaxdelegate.pjrt import client
 from jaxdelegate.program import Program
 
 FLAGS = flags.FLAGS
@@ -56,19 +50,6 @@ flags.DEFINE_string("kv_cache_dtype", "auto", "As lm.Engine's option.")
 flags.DEFINE_integer("prompt", 0, "Tokens of prompts, which are read; 0: decode steps.", 0)
 flags.DEFINE_string("hlo", None, "A folder for the optimized programs' texts.")
 flags.DEFINE_string("out", None, "A file to append JSON lines to.")
-
-
-class _Array(jax.ShapeDtypeStruct):
-    """A weight of an absent device."""
-
-    def is_deleted(self) -> bool:
-        return False
-
-
-class _Shapes(absent_device.Shapes):
-    def get(self, weight: Any, const: Any, value: Any) -> Any:
-        shape = super().get(weight, const, value)
-        return _Array(shape.shape, shape.dtype)  # type: ignore[no-untyped-call]
 
 
 def opened(path: str, device: jax.Device, options: DelegateOptions) -> LanguageModel:
@@ -105,25 +86,6 @@ def programs(specs: ProgramSpecs, plan: Sequence[int], slots: int) -> int:
     return found
 
 
-def compiled(
-    model: LanguageModel, device: jax.Device, spec: ProgramSpec, options: DelegateOptions
-) -> Program:
-    graph = model.graph
-    view = dataclasses.replace(model._view, prepared=options)
-
-    def compiler(
-        options: DelegateOptions, _target: Any = None, **more: Any
-    ) -> absent_device.AbsentCompiler:
-        return absent_device.AbsentCompiler(options, absent_device.Described(device), **more)
-
-    with (
-        mock.patch.object(context, "Compiler", compiler),
-        mock.patch.object(function_weights, "ModelWeights", _Shapes),
-    ):
-        weights = DeviceWeights(client.of_jax(device))
-        return Computation(model._models_for, view, graph, weights).program(spec)
-
-
 def launched(text: str, thunks: str) -> dict[str, Any]:
     found = hlo_text.kernels(text)
     kinds = hlo_text.counts(found)
@@ -135,7 +97,7 @@ def measured(model: LanguageModel, program: Program, spec: ProgramSpec) -> dict[
     executable: Any = program.executable
     shapes = cache_arrays(model.graph, spec.prompts if FLAGS.prompt else spec.slots, spec.length)
     own = sum(np.prod(shape) * dtype.itemsize for shape, dtype in shapes)
-    weights = sum(np.prod(a.shape) * a.dtype.itemsize for a in program.weights)
+    weights = absent_device.weight_bytes(program)
     tables = _table_bytes(model, spec.step)
     text = executable.as_text()
     whole = {",".join(map(str, shape)) for shape, _ in shapes}
@@ -180,7 +142,7 @@ def main(argv: list[str]) -> None:
                     head |= {"slots": slots, "compute_dtype": FLAGS.compute_dtype, **said}
                     head["kv_cache_dtype"] = FLAGS.kv_cache_dtype
                     there = f"{device.device_kind}, which was not there"
-                    program = compiled(model, device, spec, options)
+                    program = absent_device.program_of(model, spec, device, options)
                     if FLAGS.hlo:
                         Path(FLAGS.hlo).mkdir(parents=True, exist_ok=True)
                         text = Path(FLAGS.hlo) / f"{Path(path).stem}_{name}_{slots}.txt"

@@ -41,6 +41,7 @@ _GRAPH, _HOLDERS = "kCommandBuffer", ("kSequential", "kWhile", "kConditional", "
 _THUNK = re.compile(r"^( *)\d+: (k\w+)")
 _WIDE = re.compile(r"\b[suf]64\[")
 _PRODUCTS = ("convolution", "dot")
+_CALLED_PRODUCT = re.compile(r'custom_call_target="__(cudnn\$(conv|fmha)|cublas\$)')
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
@@ -254,6 +255,21 @@ def wide_operations(hlo: str) -> int:
 def products(hlo: str) -> int:
     """How many convolutions and matrix products there are, fused ones included."""
     return sum(i.opcode in _PRODUCTS for body in _computations(hlo)[0].values() for i in body)
+
+
+def product_dtypes(hlo: str) -> dict[str, int]:
+    """How many convolutions, matrix products and attentions multiply values of each dtype.
+
+    One whose two first operands differ counts as the wider one.
+    """
+    found = collections.Counter[str]()
+    for body in _computations(hlo)[0].values():
+        shapes = {i.name: i.shape for i in body}
+        for i in body:
+            if i.opcode in _PRODUCTS or _CALLED_PRODUCT.search(i.rest):
+                arrays = (_ARRAY.search(shapes.get(name, "")) for name in i.operands[:2])
+                found[max((int(a[2]), a[1] + a[2]) for a in arrays if a is not None)[1]] += 1
+    return dict(found)
 
 
 def array_bytes(shape: str, dtype: str | None = None) -> int:

@@ -33,11 +33,13 @@ class Fused:
         operators: their indices.
         flops: arithmetic operations.
         bytes: inputs from outside, and outputs that others read.
+        constants: the bytes of inputs that are constants.
     """
 
     operators: tuple[int, ...]
     flops: int
     bytes: int
+    constants: int
 
 
 def least_seconds(peaks: DevicePeaks, flops: float, moved: float) -> float:
@@ -92,34 +94,44 @@ def batched_specs(
 
 
 def fused(
-    subgraph: Subgraph, specs: Sequence[TensorSpec], short: np.dtype | None = None
+    subgraph: Subgraph,
+    specs: Sequence[TensorSpec],
+    short: np.dtype | None = None,
+    subgraphs: Sequence[Subgraph] = (),
 ) -> list[Fused]:
     """The groups of a graph under ideal fusion, in execution order.
+
+    Args:
+        subgraph: the graph.
+        specs: of its tensors.
+        short: the dtype of float32 tensors inside; None: float32.
+        subgraphs: of the model, for the cost of composites.
 
     Raises:
         AbsentError: an operator's cost is not known.
     """
     pending = [op for op in subgraph.operators if not is_constant(gather(specs, op.outputs))]
+    flops = {op.index: _flops(op, specs, subgraphs) for op in pending}
     groups: list[list[Operator]] = []
     of_tensor: dict[int, int] = {}  # -> the group that computes it
     for operator in pending:
-        feeder = _joined(operator, specs, of_tensor)
+        feeder = _joined(operator, flops[operator.index], specs, of_tensor)
         if feeder is None:
             feeder = len(groups)
             groups.append([])
         groups[feeder].append(operator)
         of_tensor.update(dict.fromkeys(operator.outputs, feeder))
     width = functools.partial(_bytes, specs=specs, outside=_outside(subgraph), short=short)
-    return [_cost(group, pending, subgraph, specs, width) for group in groups]
+    return [_cost(group, pending, subgraph, specs, width, flops) for group in groups]
 
 
 def _joined(
-    operator: Operator, specs: Sequence[TensorSpec], of_tensor: Mapping[int, int]
+    operator: Operator, flops: int, specs: Sequence[TensorSpec], of_tensor: Mapping[int, int]
 ) -> int | None:
     """The group that the operator joins, if it does at most one operation per element."""
     results = sum(math.prod(specs[i].shape) for i in operator.outputs)
     feeding = [of_tensor[i] for i in operator.inputs if i in of_tensor]
-    return max(feeding) if feeding and _flops(operator, specs) <= results else None
+    return max(feeding) if feeding and flops <= results else None
 
 
 def _cost(
@@ -128,18 +140,28 @@ def _cost(
     subgraph: Subgraph,
     specs: Sequence[TensorSpec],
     width: Callable[[int], int],
+    flops: Mapping[int, int],
 ) -> Fused:
     own = {op.index for op in group}
     made = {i for op in group for i in op.outputs}
     read = {i for op in group for i in op.inputs if i >= 0} - made
     elsewhere = {i for op in pending if op.index not in own for i in op.inputs}
     leaving = made & (elsewhere | {*subgraph.outputs})
-    flops = sum(_flops(op, specs) for op in group)
-    return Fused(tuple(sorted(own)), flops, sum(map(width, sorted(read | leaving))))
+    return Fused(
+        operators=tuple(sorted(own)),
+        flops=sum(flops[i] for i in own),
+        bytes=sum(map(width, sorted(read | leaving))),
+        constants=sum(width(i) for i in sorted(read) if specs[i].const is not None),
+    )
 
 
-def _flops(operator: Operator, specs: Sequence[TensorSpec]) -> int:
+def _flops(operator: Operator, specs: Sequence[TensorSpec], subgraphs: Sequence[Subgraph]) -> int:
     inputs, outputs = gather(specs, operator.inputs), gather(specs, operator.outputs)
+    if subgraphs and operator.name == "STABLEHLO_COMPOSITE":
+        inner = subgraphs[operator.options.decomposition_subgraph_index]  # type: ignore[attr-defined]
+        own = subgraph_specs(inner, inputs, subgraphs)
+        pending = [op for op in inner.operators if not is_constant(gather(own, op.outputs))]
+        return sum(_flops(op, own, subgraphs) for op in pending)
     cost = operator_cost(operator.name, operator.options, inputs, outputs)
     if cost.flops is None:
         raise AbsentError(f"#{operator.index} {operator.name}: {cost.note}")

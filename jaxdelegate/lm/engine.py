@@ -148,10 +148,11 @@ class Engine(AbstractEngine):
         self.bundle: Bundle = open_bundle(model_path)
         self.max_batch, self.batch_invariant = max_batch, batch_invariant
         given = instance(backend)
-        chosen = with_activations(with_backend(options or {}, given), activation_data_type)
+        options = with_activations(options or {}, activation_data_type)
+        chosen = with_backend(options, given)
         sees, hears = instance(vision_backend), instance(audio_backend)
         self.contents = content_encoders(
-            self.bundle, options or {}, cache_dir, self.tokenize, sees=sees, hears=hears
+            self.bundle, options, cache_dir, self.tokenize, sees=sees, hears=hears
         )
         where = f"{self.bundle.path}!{_PART}"
         models = self.bundle.models

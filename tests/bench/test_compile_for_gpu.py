@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from jaxdelegate.demo.mobilenet import mobilenet_v1
+from tests.support.audio_models import sound_bundle
 from tests.support.decoder_families import Family, decoder
 from tests.support.language_models import language_bundle
+from tests.support.vision_models import transformer_bundle
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "compile_for_gpu.py"
 HAS_PLUGIN = any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))
@@ -101,3 +103,26 @@ def test_attention_of_a_decode_step_is_one_kernel(tmp_path: Path) -> None:
         assert line["launches"] - line["captured"] <= 4  # the loop and its condition
         assert line["copies"] == 0
         assert line["step_mb"] < 1.3 * (line["weights_mb"] + line["caches_mb"])
+
+
+@needs_plugin
+def test_encoders_compute_in_float16(tmp_path: Path) -> None:
+    """All of it on the device, in graphs, and with few bytes beyond weights and activations."""
+    paths = [tmp_path / name for name in ("sees.litertlm", "hears.litertlm")]
+    for path, content in zip(paths, (transformer_bundle(), sound_bundle()), strict=True):
+        path.write_bytes(content)
+    script = SCRIPT.with_name("compile_encoders.py")
+    command = [sys.executable, str(script), *map(str, paths), "--device=gpu", "--rows=1,8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    images, eight_images, *sounds = (json.loads(line) for line in done.stdout.splitlines())
+    assert [line["encoder"] for line in (images, eight_images, *sounds)] == [
+        "images", "images", "sounds", "sounds",
+    ]  # fmt: skip
+    for line in (images, eight_images, *sounds):
+        assert [*line["products"]] == ["f16"]
+        assert line["host_calls"] == []
+        assert line["captured"] == line["launches"]
+    assert images["ratio"] < 0.9  # attention is one kernel
+    assert eight_images["ratio"] < 1.25
+    assert eight_images["moved_mb"] < 10 * images["moved_mb"]

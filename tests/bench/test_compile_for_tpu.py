@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.language_models import language_bundle, language_model
+from tests.support.vision_models import transformer_bundle
 
 BENCH = Path(__file__).parents[2] / "bench"
 NETWORK = "--graph=classification_int8.tflite"
@@ -55,3 +56,16 @@ def test_a_step_of_a_language_model_reads_caches_once(tmp_path: Path) -> None:
     for line in lines:
         assert line["step_mb"] < line["weights_mb"] + 1.15 * line["caches_mb"]
         assert line["copies"] == 0
+
+
+@needs_libtpu
+def test_encoders_compute_in_bfloat16(tmp_path: Path) -> None:
+    path = tmp_path / "sees.litertlm"
+    path.write_bytes(transformer_bundle())
+    flags = "--device=tpu", "--compute_dtype=bfloat16,float32"
+    short, eight, full, _ = records("compile_encoders.py", str(path), *flags)
+    assert ([*short["products"]], [*full["products"]]) == (["bf16"], ["f32"])
+    assert short["host_calls"] == eight["host_calls"] == []
+    assert short["ratio"] < 1
+    assert eight["ratio"] < 1
+    assert short["moved_mb"] < 0.7 * full["moved_mb"]

@@ -221,3 +221,27 @@ custom_call_target="__gpu$xla.gpu.triton"ALIASES, api_version=API_VERSION_TYPED_
 def test_arrays_changed_in_place_are_read_once(hlo_text: Any, aliases: str, written: int) -> None:
     text = IN_PLACE.replace("ALIASES", aliases)
     assert hlo_text.traffic(text) == 4 * 4096 + 2 * 128 + written
+
+
+PRODUCTS = """\
+HloModule jit_f
+
+%fused (a: f16[4,8], b: f32[8,4]) -> f32[4,4] {
+  %a = f16[4,8]{1,0} parameter(0)
+  %b = f32[8,4]{1,0} parameter(1)
+  ROOT %dot.1 = f32[4,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main.1 (x: f16[4,8], w: f32[8,4]) -> f32[4,4] {
+  %x = f16[4,8]{1,0} parameter(0)
+  %w = f32[8,4]{1,0} parameter(1)
+  %short = f16[4,8]{1,0} custom-call(%x, %x, %x, %w), custom_call_target="__cudnn$fmhaSoftmax"
+  %conv = (f16[4,8]{1,0}, u8[0]{0}) custom-call(%x, %x), custom_call_target="__cudnn$convForward"
+  %sum = f16[4,8]{1,0} custom-call(%x, %x), custom_call_target="another"
+  ROOT %product = f32[4,4]{1,0} fusion(%x, %w), kind=kCustom, calls=%fused
+}
+"""
+
+
+def test_the_wider_operand_is_what_a_product_multiplies(hlo_text: Any) -> None:
+    assert hlo_text.product_dtypes(PRODUCTS) == {"f16": 2, "f32": 1}

@@ -64,6 +64,25 @@ def bert_small(
     return net.builder.build()
 
 
+def vision_transformer(
+    *, patches: int = 196, layers: int = 2, hidden: int = 256, heads: int = 4, seed: int = 0
+) -> bytes:
+    """An encoder of patches of 16 x 16 pixels, with random weights, as a .tflite.
+
+    float32 `images` [1, patches, 768] to `features` [1, patches, hidden] (Dosovitskiy et al. 2020).
+    """
+    net = _Transformer(seed, patches, hidden, heads)
+    images = net.builder.input((1, patches, 768), np.float32, "images")
+    x = net.placed(net.dense(images, hidden, channels=768))
+    for _ in range(layers):
+        x = net.sum(x, net.attention(net.normalized(x)))
+        x = net.sum(x, net.feed_forward(net.normalized(x)))
+    x = net.normalized(x)
+    net.builder.outputs(x)
+    net.builder.signature("vision", {"images": images}, {"features": x})
+    return net.builder.build()
+
+
 class _Transformer:
     """Layers over a residual stream [1, length, hidden]."""
 
@@ -76,8 +95,12 @@ class _Transformer:
         """The rows of a table, with one for each position added."""
         table = self._constant(self._normal(vocabulary, self._hidden), "embedding")
         rows = self._then("GATHER", [table, ids], self._stream, GatherOptions())
+        return self.normalized(self.placed(rows))
+
+    def placed(self, x: int) -> int:
+        """With a row for each position added."""
         positions = self._constant(self._normal(self._length, self._hidden), "positions")
-        return self.normalized(self._then("ADD", [rows, positions], self._stream))
+        return self._then("ADD", [x, positions], self._stream)
 
     def added_mask(self, mask: int) -> int:
         """[1, length] of 0 and 1 to [1, 1, 1, length] of -10000 and 0."""
@@ -87,15 +110,16 @@ class _Transformer:
         x = self._then("SUB", [self._constant(1.0), x], (1, 1, 1, self._length))
         return self._then("MUL", [x, self._constant(_MASKED)], (1, 1, 1, self._length))
 
-    def attention(self, x: int, mask: int) -> int:
-        """Scaled dot products; `mask` [1, 1, 1, length] is added to the scores."""
+    def attention(self, x: int, mask: int | None = None) -> int:
+        """Scaled dot products; a `mask` [1, 1, 1, length] is added to the scores."""
         n, depth = self._length, self._hidden // self._heads
         q, k, v = (self._heads_first(self.dense(x, self._hidden)) for _ in range(3))
         scores = (1, self._heads, n, n)
         products = self._then("BATCH_MATMUL", [q, k], scores, BatchMatMulOptions(adj_y=True))
         factor = self._constant(1 / np.sqrt(depth))
-        masked = self._then("ADD", [self._then("MUL", [products, factor], scores), mask], scores)
-        weights = self._then("SOFTMAX", [masked], scores, SoftmaxOptions(beta=1.0))
+        y = self._then("MUL", [products, factor], scores)
+        y = y if mask is None else self._then("ADD", [y, mask], scores)
+        weights = self._then("SOFTMAX", [y], scores, SoftmaxOptions(beta=1.0))
         y = self._then(
             "BATCH_MATMUL", [weights, v], (1, self._heads, n, depth), BatchMatMulOptions()
         )

@@ -12,6 +12,7 @@ from PIL import Image
 import jaxdelegate as jd
 from jaxdelegate.op_lowering.options import ReducerOptions
 from jaxdelegate.testing import ModelBuilder
+from tests.support.attention_networks import vision_transformer
 from tests.support.language_models import Net, embedders, language_bundle, language_model
 
 PATCH, POOL, HIDDEN, FEATURES = 2, 3, 16, 8
@@ -96,13 +97,13 @@ def whole_encoder(hidden: int = HIDDEN) -> bytes:
 
 
 @functools.cache
-def adapter(counts: Sequence[int] = COUNTS) -> bytes:
-    """Signatures vision_adapter_N: `soft_tokens` [1, N, 8]; `mm_embedding` [1, N, 16]."""
+def adapter(counts: Sequence[int] = COUNTS, features: int = FEATURES) -> bytes:
+    """Signatures vision_adapter_N: `soft_tokens` [1, N, features]; `mm_embedding` [1, N, 16]."""
     builder = ModelBuilder("vision adapter")
     for number, count in enumerate(counts):
         graph = builder if number == 0 else builder.subgraph(f"graph_{number}")
-        x = graph.input((1, count, FEATURES), np.float32, "soft_tokens")
-        y = Net(graph).dense(x, _random(3, HIDDEN, FEATURES), (1, count, HIDDEN))
+        x = graph.input((1, count, features), np.float32, "soft_tokens")
+        y = Net(graph).dense(x, _random(3, HIDDEN, features), (1, count, HIDDEN))
         graph.outputs(y)
         key = f"vision_adapter_{count}"
         builder.signature(key, {"soft_tokens": x}, {"mm_embedding": y}, number)
@@ -161,6 +162,17 @@ def vision_bundle(
         others={k: v for k, v in others.items() if k.removeprefix("tf_lite_") not in without},
         edit=edit,
     )
+
+
+def transformer_bundle() -> bytes:
+    """A bundle whose encoder of 14 x 14 patches is a transformer of two layers."""
+
+    def edit(m: Any) -> None:
+        own = m.llm_model_type.lfm2
+        own.image_tensor_height = own.image_tensor_width = 224
+
+    more = {"tf_lite_vision_adapter": adapter((196,), 256)}
+    return vision_bundle(encoder=vision_transformer(), edit=edit, more=more)
 
 
 def picture(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Image:

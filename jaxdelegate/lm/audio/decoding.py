@@ -52,7 +52,7 @@ def seconds_of(data: bytes) -> float:
 class _Encoded:
     """A file that soundfile decodes; see `WaveFile`.
 
-    `has_all_frames`: of a file of `with_all_frames`; None: it is no MP3.
+    `has_all_frames`: of a file of `with_all_frames`; None: it is not an MP3.
     """
 
     data: bytes

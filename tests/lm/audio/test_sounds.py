@@ -10,10 +10,15 @@ import pytest
 
 from jaxdelegate import lm
 from jaxdelegate.bundles.bundle import open_bundle
+from jaxdelegate.compile import precision_policy
+from jaxdelegate.compile.precision_policy import emulated_policy
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.audio.decoding import samples_of
 from jaxdelegate.lm.audio.sound_encoder import takes_sounds
 from jaxdelegate.lm.audio.spectra import log_mel_spectra
+from jaxdelegate.lm.contents.content_encoder import ContentEncoder
+from jaxdelegate.op_lowering.precision import PrecisionPolicy
+from jaxdelegate.options import DelegateOptions
 from tests.support.audio_models import (
     audio_adapter,
     audio_encoder,
@@ -72,11 +77,43 @@ def test_a_sound_between_texts(engine: lm.Engine, data: bytes, places: int):
     assert said(engine, "what", Content.AudioBytes(data), " is it?") == wanted
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"options": {"compute_dtype": "float16"}},
+        {"activation_data_type": lm.ActivationDataType.FLOAT16},
+    ],
+    ids=str,
+)
+def test_encoders_compute_as_the_engine(
+    engine: lm.Engine, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    policy = precision_policy.policy_here
+
+    def as_on_a_gpu(options: DelegateOptions, platform: str) -> PrecisionPolicy:
+        is_short = options.compute_dtype == "float16"
+        return emulated_policy("float16") if is_short else policy(options, platform)
+
+    monkeypatch.setattr(precision_policy, "policy_here", as_on_a_gpu)
+    content = sound_bundle(sees=True)
+    with opened(tmp_path, content, vision_backend=CPU, **options) as reduced:
+        for kind, data in ("audio", LONG), ("image", IMAGE):
+            exact, rounded = (encoded(e.contents.encoders[kind], data) for e in (engine, reduced))
+            error = np.abs(rounded - exact).max() / np.abs(exact).max()
+            assert 1e-6 < error < 2e-3  # of float16, 2^-11, a few times
+
+
+def encoded(encoder: ContentEncoder, data: bytes) -> np.ndarray:
+    content = encoder.read(data)
+    encoder.encode([content])
+    assert content.embeddings is not None
+    return content.embeddings
+
+
 def test_embeddings_equal_those_of_numpy(engine: lm.Engine):
     assert engine.sounds is not None
-    sound = engine.sounds.read(LONG)
-    engine.sounds.encode([sound])
-    np.testing.assert_allclose(sound.embeddings, np.stack(rows(LONG)), rtol=1e-5, atol=1e-5)
+    found = encoded(engine.sounds, LONG)
+    np.testing.assert_allclose(found, np.stack(rows(LONG)), rtol=1e-5, atol=1e-5)
 
 
 def test_a_sound_an_image_and_a_second_message(engine: lm.Engine):
