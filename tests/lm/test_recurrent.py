@@ -89,5 +89,7 @@ def test_the_declared_token_fills_a_step(tmp_path: Path, monkeypatch: pytest.Mon
     for edited, pad in ((None, 0), (edit, 2)):
         path.write_bytes(language_bundle(model=language_model(is_recurrent=True), edit=edited))
         lm.Engine(path).new_runner(1).prefill(0, PROMPTS[0])
-        spec, (_, tokens, *where) = ran.pop()
-        assert (spec.kind, tokens.tolist(), where) == ("prefill", [[7, 8, *[pad] * 6]], [[0], [2]])
+        spec, (_, *arrays) = ran.pop()
+        tokens, start, count = (array.ravel().tolist() for array in arrays)
+        assert (spec.kind, spec.steps, tokens) == ("prefill", 1, [7, 8, *[pad] * 6])
+        assert (start, count) == ([0], [2])
