@@ -1,6 +1,7 @@
 """Encodes images or sounds for prompts: those of several threads at once, and equal ones once."""
 
 import abc
+import concurrent.futures
 import functools
 import hashlib
 import itertools
@@ -12,6 +13,7 @@ import numpy as np
 
 from jaxdelegate.bundles.bundle import Bundle
 from jaxdelegate.errors import OptionError
+from jaxdelegate.kernels import processor
 from jaxdelegate.lm.contents.content_model import ContentModel
 from jaxdelegate.lm.contents.content_program import ContentSpec
 from jaxdelegate.lm.contents.encoded_content import ContentRules, EncodedContent, Piece
@@ -27,13 +29,16 @@ class ContentEncoder(abc.ABC):
     Attributes:
         rules: how the model's family writes its contents in prompts.
         graph: the signatures of the encoder and the adapter.
-        most_at_once: rows of a run of the encoder.
+        most_at_once: pieces that it encodes at once.
     """
 
     def __init__(self, rules: ContentRules, model: ContentModel[Any], most_at_once: int) -> None:
-        """`most_at_once`: rows of a run."""
+        """`most_at_once`: pieces that it encodes at once."""
         self.rules, self._model, self.most_at_once = rules, model, most_at_once
         self.graph: Any = model.graph
+        # An image leaves a CPU's threads idle between its operators: another one runs beside it.
+        threads = processor.thread_count() if model.platform == "cpu" else 1
+        self._runs_at_once = min(threads, most_at_once)
         self._known: LruCache[Hashable, EncodedContent] = LruCache(_MOST_KEPT)
         self._planned = set[ContentSpec]()  # others compile these soon
         self._waiting: list[EncodedContent] = []
@@ -79,7 +84,7 @@ class ContentEncoder(abc.ABC):
         Args:
             of_several: the programs of runs of several rows; False: those of one.
         """
-        graph, most = self.graph, self.most_at_once.bit_length()
+        graph, most = self.graph, self._rows_of(self.most_at_once).bit_length()
         rows = [1 << n for n in range(1, most)] if of_several else [1]
         specs = [ContentSpec(key, n) for key in graph.encoder_keys for n in rows]
         if graph.end is not None and not of_several:
@@ -113,25 +118,39 @@ class ContentEncoder(abc.ABC):
 
     def _encode(self, contents: Sequence[EncodedContent]) -> None:
         rows = dict[int, np.ndarray]()
-        for run in self._runs([piece for content in contents for piece in content.pieces or ()]):
-            rows.update(zip(map(id, run), self._model.embeddings(run), strict=True))
+        runs = self._runs([piece for content in contents for piece in content.pieces or ()])
+        for run, found in zip(runs, self._embeddings(runs), strict=True):
+            rows.update(zip(map(id, run), found, strict=True))
         ends = [self._model.end] if contents and self.rules.has_end else []
         for content in contents:
             own = [rows[id(piece)] for piece in content.pieces or ()]
             content.embeddings, content.pieces = np.concatenate([*own, *ends]), None
 
-    def _runs(self, pieces: Iterable[Piece]) -> Iterable[Sequence[Piece]]:
+    def _embeddings(self, runs: Sequence[Sequence[Piece]]) -> Iterable[list[np.ndarray]]:
+        if min(self._runs_at_once, len(runs)) < 2:
+            return map(self._model.embeddings, runs)
+        with concurrent.futures.ThreadPoolExecutor(self._runs_at_once) as threads:
+            return [*threads.map(self._model.embeddings, runs)]
+
+    def _runs(self, pieces: Iterable[Piece]) -> list[Sequence[Piece]]:
         """Those of one signature together; powers of two, so that there are few programs."""
+        runs = list[Sequence[Piece]]()
 
         def key(piece: Piece) -> str:
             return piece.key
 
         for signature, group in itertools.groupby(sorted(pieces, key=key), key):
             rest = [*group]
+            most = self._rows_of(min(len(rest), self.most_at_once))
             while rest:
-                count = self._count(signature, min(len(rest), self.most_at_once))
-                yield rest[:count]
+                count = self._count(signature, min(len(rest), most))
+                runs.append(rest[:count])
                 rest = rest[count:]
+        return runs
+
+    def _rows_of(self, pieces: int) -> int:
+        """The rows of each of the runs that encode as many pieces at once."""
+        return -(-pieces // self._runs_at_once)
 
     def _count(self, key: str, most: int) -> int:
         """How many rows the next run has: fewer while others compile its program."""

@@ -185,6 +185,7 @@ def test_pieces_of_several_sounds_are_one_run(engine: lm.Engine, monkeypatch: py
     monkeypatch.setattr(
         encoder._model, "embeddings", lambda some: runs.append(len(some)) or run(some)
     )
+    monkeypatch.setattr(encoder, "_runs_at_once", 1)
     sounds = [encoder.read(data) for data in files]
     encoder.encode(sounds)
     assert runs == [8, 4]

@@ -237,6 +237,7 @@ def test_a_run_of_several_images(engine: lm.Engine, monkeypatch: pytest.MonkeyPa
     assert encoder is not None
     files = [file_of(picture(20, 20, seed)) for seed in range(20, 31)]
     runs = list[int]()
+    monkeypatch.setattr(encoder, "_runs_at_once", 1)
     model = encoder._model
     run = model.embeddings
     monkeypatch.setattr(model, "embeddings", lambda some: runs.append(len(some)) or run(some))
@@ -250,10 +251,33 @@ def test_a_run_of_several_images(engine: lm.Engine, monkeypatch: pytest.MonkeyPa
     assert runs == [8, 2, 1]  # they are known
 
 
+def test_a_cpu_has_several_runs_at_once(engine: lm.Engine, monkeypatch: pytest.MonkeyPatch):
+    encoder = engine.images
+    assert encoder is not None
+    run, both, sizes = encoder._model.embeddings, threading.Barrier(2), list[int]()
+
+    def together(some: Any) -> Any:
+        sizes.append(len(some))
+        both.wait(60)
+        return run(some)
+
+    monkeypatch.setattr(encoder, "_runs_at_once", 2)
+    monkeypatch.setattr(encoder._model, "embeddings", together)
+    files = [file_of(picture(20, 20, seed)) for seed in range(60, 68)]
+    images = [encoder.read(data) for data in files]
+    encoder.encode(images)
+    assert sizes == [4, 4]
+    monkeypatch.undo()
+    for image, data in zip(images, files, strict=True):
+        expected = np.stack(rows(engine, data))
+        np.testing.assert_allclose(image.embeddings, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_runs_are_smaller_while_their_programs_are_compiled(tmp_path: Path):
     with opened(tmp_path, vision_bundle(), vision_backend=CPU) as engine:
         encoder = engine.images
         assert encoder is not None
+        encoder._runs_at_once = 1
         files = [file_of(picture(20, 20, seed)) for seed in range(20, 26)]
         one, several = encoder.works(of_several=False), encoder.works(of_several=True)
         assert (len(one), len(several)) == (3, 6)  # two steps and an end; 2, 4 and 8 images
@@ -283,6 +307,7 @@ def test_threads_wait_for_one_run(engine: lm.Engine, monkeypatch: pytest.MonkeyP
         return run(some)
 
     monkeypatch.setattr(model, "embeddings", slow)
+    monkeypatch.setattr(encoder, "_runs_at_once", 1)
     threads = [threading.Thread(target=encoder.encode, args=([image],)) for image in images]
     threads[0].start()
     assert is_running.wait(60)
