@@ -36,7 +36,7 @@ class ContentEncoder(abc.ABC):
         """`most_at_once`: pieces that it encodes at once."""
         self.rules, self._model, self.most_at_once = rules, model, most_at_once
         self.graph: Any = model.graph
-        # An image leaves a CPU's threads idle between its operators: another one runs beside it.
+        # The encoder leaves a CPU's threads idle between operators: other runs use them.
         threads = processor.thread_count() if model.platform == "cpu" else 1
         self._runs_at_once = min(threads, most_at_once)
         self._known: LruCache[Hashable, EncodedContent] = LruCache(_MOST_KEPT)
