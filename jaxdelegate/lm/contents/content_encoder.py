@@ -21,6 +21,7 @@ from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.text import printable
 
 _MOST_KEPT = 64
+_MOST_ROWS_ON_CPU = 4  # of a run; more took longer for three encoders on an EPYC
 
 
 class ContentEncoder(abc.ABC):
@@ -37,8 +38,9 @@ class ContentEncoder(abc.ABC):
         self.rules, self._model, self.most_at_once = rules, model, most_at_once
         self.graph: Any = model.graph
         # The encoder leaves a CPU's threads idle between operators: other runs use them.
-        threads = processor.thread_count() if model.platform == "cpu" else 1
-        self._runs_at_once = min(threads, most_at_once)
+        is_on_cpu = model.platform == "cpu"
+        self._runs_at_once = min(processor.thread_count(), most_at_once) if is_on_cpu else 1
+        self._most_rows = min(_MOST_ROWS_ON_CPU, most_at_once) if is_on_cpu else most_at_once
         self._known: LruCache[Hashable, EncodedContent] = LruCache(_MOST_KEPT)
         self._planned = set[ContentSpec]()  # others compile these soon
         self._waiting: list[EncodedContent] = []
@@ -127,10 +129,12 @@ class ContentEncoder(abc.ABC):
             content.embeddings, content.pieces = np.concatenate([*own, *ends]), None
 
     def _embeddings(self, runs: Sequence[Sequence[Piece]]) -> Iterable[list[np.ndarray]]:
-        if min(self._runs_at_once, len(runs)) < 2:
-            return map(self._model.embeddings, runs)
-        with concurrent.futures.ThreadPoolExecutor(self._runs_at_once) as threads:
-            return [*threads.map(self._model.embeddings, runs)]
+        parallel = min(self._runs_at_once, len(runs)) > 1
+        return (self._threads.map if parallel else map)(self._model.embeddings, runs)
+
+    @functools.cached_property
+    def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
+        return concurrent.futures.ThreadPoolExecutor(self._runs_at_once, "encode")
 
     def _runs(self, pieces: Iterable[Piece]) -> list[Sequence[Piece]]:
         """Those of one signature together; powers of two, so that there are few programs."""
@@ -150,7 +154,7 @@ class ContentEncoder(abc.ABC):
 
     def _rows_of(self, pieces: int) -> int:
         """The rows of each of the runs that encode as many pieces at once."""
-        return -(-pieces // self._runs_at_once)
+        return min(-(-pieces // self._runs_at_once), self._most_rows)
 
     def _count(self, key: str, most: int) -> int:
         """How many rows the next run has: fewer while others compile its program."""
@@ -163,7 +167,10 @@ class ContentEncoder(abc.ABC):
         return spec in self._planned and not self._model.has_program(spec)
 
     def close(self) -> None:
-        """Free programs, weights and contents."""
+        """Free programs, weights, contents and threads."""
+        if "_threads" in vars(self):
+            self._threads.shutdown()
+            del self._threads
         self._known.clear()
         self._model.close()
 

@@ -238,6 +238,7 @@ def test_a_run_of_several_images(engine: lm.Engine, monkeypatch: pytest.MonkeyPa
     files = [file_of(picture(20, 20, seed)) for seed in range(20, 31)]
     runs = list[int]()
     monkeypatch.setattr(encoder, "_runs_at_once", 1)
+    monkeypatch.setattr(encoder, "_most_rows", 8)
     model = encoder._model
     run = model.embeddings
     monkeypatch.setattr(model, "embeddings", lambda some: runs.append(len(some)) or run(some))
@@ -277,7 +278,7 @@ def test_runs_are_smaller_while_their_programs_are_compiled(tmp_path: Path):
     with opened(tmp_path, vision_bundle(), vision_backend=CPU) as engine:
         encoder = engine.images
         assert encoder is not None
-        encoder._runs_at_once = 1
+        encoder._runs_at_once, encoder._most_rows = 1, 8
         files = [file_of(picture(20, 20, seed)) for seed in range(20, 26)]
         one, several = encoder.works(of_several=False), encoder.works(of_several=True)
         assert (len(one), len(several)) == (3, 6)  # two steps and an end; 2, 4 and 8 images
@@ -308,6 +309,7 @@ def test_threads_wait_for_one_run(engine: lm.Engine, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(model, "embeddings", slow)
     monkeypatch.setattr(encoder, "_runs_at_once", 1)
+    monkeypatch.setattr(encoder, "_most_rows", 8)
     threads = [threading.Thread(target=encoder.encode, args=([image],)) for image in images]
     threads[0].start()
     assert is_running.wait(60)
