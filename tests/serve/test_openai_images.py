@@ -20,6 +20,7 @@ import openai
 import pytest
 
 from jaxdelegate import lm
+from jaxdelegate.lm.vision.image_encoder import ImageEncoder
 from jaxdelegate.lm.vision.vision_model import VisionModel
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.openai import files
@@ -152,20 +153,20 @@ def test_equal_images_share_their_prefix(served: Served):
 def test_requests_at_once_are_encoded_together(served: Served, monkeypatch: pytest.MonkeyPatch):
     files = [file_of(picture(20, 10, seed)) for seed in range(50, 66)]
     answers = [wanted(served, IMAGE(data), "?")[0] for data in files]
-    runs, run = list[int](), VisionModel.embeddings
+    at_once, encode = list[int](), ImageEncoder._embeddings
 
-    def counted(self: VisionModel, some: Any) -> Any:
-        runs.append(len(some))
+    def counted(self: ImageEncoder, runs: Any) -> Any:
+        at_once.append(sum(map(len, runs)))
         time.sleep(0.2)  # the others wait meanwhile
-        return run(self, some)
+        return encode(self, runs)
 
-    monkeypatch.setattr(VisionModel, "embeddings", counted)
+    monkeypatch.setattr(ImageEncoder, "_embeddings", counted)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         found = [*pool.map(lambda data: asked(served, shown(data), text("?")), files)]
     said = [each.json["choices"][0]["message"]["content"] for each in found]
     assert said == answers
-    assert sum(runs) == 16
-    assert max(runs) >= 4
+    assert sum(at_once) == 16
+    assert max(at_once) >= 4
 
 
 WRONG = {

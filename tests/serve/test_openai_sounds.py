@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from jaxdelegate import lm
-from jaxdelegate.lm.audio.audio_model import AudioModel
+from jaxdelegate.lm.audio.sound_encoder import SoundEncoder
 from jaxdelegate.serve.limits import Limits
 from jaxdelegate.serve.openai.files import size_without_files
 from jaxdelegate.serve.running import Server
@@ -105,19 +105,19 @@ def test_equal_sounds_share_their_prefix(served: Served):
 def test_requests_at_once_are_encoded_together(served: Served, monkeypatch: pytest.MonkeyPatch):
     files = [file_of(tone(2000, seed=seed)) for seed in range(50, 66)]
     answers = [wanted(served, SOUND(data), "?")[0] for data in files]
-    runs, run = list[int](), AudioModel.embeddings
+    at_once, encode = list[int](), SoundEncoder._embeddings
 
-    def counted(self: AudioModel, some: Any) -> Any:
-        runs.append(len(some))
+    def counted(self: SoundEncoder, runs: Any) -> Any:
+        at_once.append(sum(map(len, runs)))
         time.sleep(0.2)  # the others wait meanwhile
-        return run(self, some)
+        return encode(self, runs)
 
-    monkeypatch.setattr(AudioModel, "embeddings", counted)
+    monkeypatch.setattr(SoundEncoder, "_embeddings", counted)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         found = [*pool.map(lambda data: asked(served, heard(data), text("?")), files)]
     assert [each.json["choices"][0]["message"]["content"] for each in found] == answers
-    assert sum(runs) == 16
-    assert max(runs) >= 4
+    assert sum(at_once) == 16
+    assert max(at_once) >= 4
 
 
 @pytest.mark.parametrize("name", REFUSED)
