@@ -24,7 +24,7 @@ EMBEDDERS = {"embeddings": "embedder", "per_layer_embeddings": "per_layer_embedd
 DRAFTER = "mtp_drafter"
 _CACHE = re.compile(r"(kv_cache_[kv]|[kv]_cache)_")
 _SHORTEST = 256  # tokens; shorter caches would save little
-_STARTING_TOKENS = 512
+_STARTING_TOKENS, _SHARING = 512, 4
 _MOST_PROMPTS, _MOST_STEPS = 8, 16
 _MOST_ROWS, _MOST_TOKENS = 512, 2048  # of a step, and of a program
 
@@ -323,9 +323,9 @@ def padding_of(platform: str, slots: int) -> int:
 
     A GPU takes as long to start the kernels of a small model's step as to compute about 512 of its
     tokens: an estimate, 670 kernels in 1.4 ms and a token in 2.6 us for 600 million int8 weights,
-    which was not measured. Slots share steps, and each adds its own empty places.
+    which was not measured. Up to 4 slots share a step of 128 tokens, and each has empty places.
     """
-    return _STARTING_TOKENS // min(slots, 4) if platform == "gpu" else 0
+    return _STARTING_TOKENS // min(slots, _SHARING) if platform == "gpu" else 0
 
 
 def prompts_at_once(platform: str, slots: int, length: int) -> int:

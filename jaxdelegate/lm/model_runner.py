@@ -76,8 +76,8 @@ class PrefillStep(NamedTuple):
         return self.start + self.length
 
 
-def steps_at_once(steps: Sequence[PrefillStep], prompts: int) -> list[list[PrefillStep]]:
-    """What runs at once: steps of different slots, at most `prompts`, those of a slot in order."""
+def grouped_steps(steps: Sequence[PrefillStep], prompts: int) -> list[list[PrefillStep]]:
+    """Groups that run at once: of different slots, at most `prompts`, those of a slot in order."""
     by_slot = collections.defaultdict[int, list[PrefillStep]](list)
     for step in steps:
         by_slot[step.slot].append(step)
@@ -259,15 +259,15 @@ class ModelRunner:
         tokens = np.full((*shape, length), self._pad, np.int32)
         start, count = np.zeros((2, *shape), np.int32)
         soft = np.zeros((*shape, length, self.graph.soft_size), np.float32)
-        at_once = steps_at_once(steps, prompts)
-        for i, together in enumerate(at_once):
+        groups = grouped_steps(steps, prompts)
+        for i, together in enumerate(groups):
             for row, step in enumerate(together):
                 place, own = (i, row), step.ids[step.start : -1]
                 slot[place], start[place], count[place] = step.slot, step.start, len(own)
                 tokens[place][: len(own)] = as_tokens(own)
                 fill_embeddings(soft[place], own)
         arrays = slot, tokens, start, count, *([soft] if self.graph.soft_size else [])
-        return *arrays, *([np.array(len(at_once), np.int32)] if most > 1 else [])
+        return *arrays, *([np.array(len(groups), np.int32)] if most > 1 else [])
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Let a slot have the first `count` entries of another one, in place of its own."""

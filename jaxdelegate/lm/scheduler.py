@@ -12,7 +12,7 @@ import numpy as np
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
 from jaxdelegate.lm.completions import FinishReason
 from jaxdelegate.lm.constraints import Constraint
-from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, StepOutput, steps_at_once
+from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, StepOutput, grouped_steps
 from jaxdelegate.lm.program_spec import MAX_DECODE_STEPS, SCORE
 from jaxdelegate.lm.ready_programs import ProgramSet, ReadyPrograms
 from jaxdelegate.lm.request import Request
@@ -277,7 +277,8 @@ class Scheduler:
         prompts = self._runner.specs.prompts(step.length)
         slots = [slot, *(other for other in others if other != slot)]
         steps = self._fitting(step.length, longest, slots, prompts)
-        is_used = 2 * len(steps) >= prompts * len(steps_at_once(steps, prompts))
+        groups = len(grouped_steps(steps, prompts))
+        is_used = groups < len(steps) and 2 * len(steps) >= prompts * groups
         if prompts > 1 and not (is_used and self._has_prompts(step.length, programs)):
             steps = self._fitting(step.length, longest, [slot], 1)
         self._runner.run_prefill(steps)
@@ -298,9 +299,9 @@ class Scheduler:
         for slot in slots:
             for step in self._prefilling[slot]:
                 more = [*found, step._replace(length=length)]
-                count = most if step.length == length else len(steps_at_once(found, prompts))
+                count = most if step.length == length else len(grouped_steps(found, prompts))
                 fits = step.length <= length and more[-1].end <= longest
-                if not fits or len(steps_at_once(more, prompts)) > count:
+                if not fits or len(grouped_steps(more, prompts)) > count:
                     break
                 found = more
         return found

@@ -14,6 +14,7 @@ from jaxdelegate.errors import ModelError
 from jaxdelegate.function.records import Signature, TensorInfo
 from jaxdelegate.lm.graph import padding_of, prefill_plan, prompts_at_once, steps_at_once
 from jaxdelegate.lm.signatures import language_graph
+from jaxdelegate.op_lowering.matmul.stored_width_triton import MOST_ROWS
 from tests.support.language_models import VOCABULARY, language_model
 
 
@@ -148,6 +149,7 @@ def test_how_many_prompts_a_program_reads() -> None:
     found = [prompts_at_once("gpu", slots, n) for slots, n in ((1, 32), (4, 32), (64, 128))]
     assert found == [1, 4, 4]
     assert [prompts_at_once("gpu", 64, n) for n in (1, 64, 256, 512, 4096)] == [8, 8, 2, 1, 1]
+    assert all(n * prompts_at_once("gpu", 64, n) <= MOST_ROWS for n in (1, 32, 100, 128, 512))
 
 
 def test_how_many_steps_a_program_runs() -> None:

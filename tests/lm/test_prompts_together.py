@@ -12,7 +12,7 @@ from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError
 from jaxdelegate.lm import graph, program_spec
 from jaxdelegate.lm.background_compiler import BackgroundCompiler
-from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, steps_at_once
+from jaxdelegate.lm.model_runner import ModelRunner, PrefillStep, grouped_steps
 from jaxdelegate.lm.program_spec import ProgramSpec
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
@@ -110,7 +110,7 @@ def test_a_first_prompt_that_is_too_long(count: int, tmp_path: Path) -> None:
 def test_steps_of_a_slot_stay_in_order() -> None:
     steps = [PrefillStep(slot, (), start, 32) for start in (0, 32) for slot in (0, 1, 2)]
     more = PrefillStep(0, (), 64, 32)
-    rows = steps_at_once([*steps, more], 2)
+    rows = grouped_steps([*steps, more], 2)
     assert [[(s.slot, s.start) for s in row] for row in rows] == [
         [(0, 0), (1, 0)],
         [(2, 0)],

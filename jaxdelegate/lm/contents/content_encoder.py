@@ -21,7 +21,7 @@ from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.text import printable
 
 _MOST_KEPT = 64
-_MOST_ROWS_ON_CPU = 4  # of a run; more took longer for three encoders on an EPYC
+_MOST_ROWS_ON_CPU = 4  # of a run; more took longer for two of three encoders on an EPYC
 
 
 class ContentEncoder(abc.ABC):
