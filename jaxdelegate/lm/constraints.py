@@ -2,6 +2,7 @@
 
 import functools
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
@@ -136,6 +137,7 @@ class Constraints:
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[int], vocabulary: int) -> None:
         """`stops`: the tokens that end an answer."""
         self._tokenizer, self._stops, self._vocabulary = tokenizer, list(stops), vocabulary
+        self._lock = threading.Lock()  # reading a tokenizer takes up to seconds
 
     def matching(self, grammar: Grammar) -> Constraint:
         """A constraint to texts that match a grammar.
@@ -158,7 +160,9 @@ class Constraints:
             compiled = matcher.grammar_from_regex(grammar.text)
         else:
             compiled = matcher.grammar_from_lark(grammar.text)
-        constraint = Constraint(matcher(self._tokens, compiled, log_level=0), self._vocabulary)
+        with self._lock:
+            tokens = self._tokens
+        constraint = Constraint(matcher(tokens, compiled, log_level=0), self._vocabulary)
         constraint.allowed()  # it checks limits, too
         if constraint.error is not None:
             raise OptionError(refused(grammar.kind, constraint.error))
@@ -180,6 +184,8 @@ class Constraints:
 
     def _with_stops(self, definition: str) -> str:
         """Hugging Face's JSON where the stops are special: not text, which strings may have."""
+        if self._tokenizer.special_ids.issuperset(self._stops):
+            return definition
         fields = json.loads(definition)
         added = {token["id"]: token for token in fields["added_tokens"]}
         for stop in self._stops:

@@ -1,8 +1,10 @@
 """Constraints: what llguidance allows, for both kinds of tokenizers; the mask on the device."""
 
+import concurrent.futures
 import functools
 import io
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -21,7 +23,9 @@ from jaxdelegate.lm.sampling_params import SamplingParams
 from tests.support.bundles import compressed
 from tests.support.language_models import SPECIAL, byte_tokenizer
 
-pytest.importorskip("llguidance", reason="the package llguidance is not installed")
+llguidance: Any = pytest.importorskip(
+    "llguidance", reason="the package llguidance is not installed"
+)
 
 SCHEMA: dict[str, Any] = {"enum": ["no", "yes"]}
 
@@ -156,6 +160,26 @@ def test_a_stop_that_is_a_piece_like_others(kind: str, rng: np.random.Generator)
                 ends += 1
                 json.loads(tokenizer.decode(ids))
         assert ends
+
+
+@pytest.mark.parametrize("has_special", [True, False])
+def test_a_tokenizer_is_read_once(has_special: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constraints that come meanwhile wait; stops that are special already change nothing."""
+    tokenizer, stop = with_stop("Hugging Face, added")
+    stop = stop_of(tokenizer) if has_special else stop
+    real, read = llguidance.LLTokenizer, list[str]()
+
+    def reading(definition: str, **options: Any) -> Any:
+        read.append(definition)
+        time.sleep(0.2)
+        return real(definition, **options)
+
+    monkeypatch.setattr(llguidance, "LLTokenizer", reading)
+    makes = Constraints(tokenizer, [stop], tokenizer.size)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for made in [pool.submit(makes.matching, Grammar.json(SCHEMA)) for _ in range(3)]:
+            assert made.result().allowed().any()
+    assert [text == tokenizer.definition() for text in read] == [has_special]
 
 
 def test_a_schema_that_llguidance_cannot_complete(tokenizer: Tokenizer) -> None:

@@ -28,6 +28,7 @@ from jaxdelegate.lm.stops import StopSequences
 from jaxdelegate.lm.templates import Renderer
 from jaxdelegate.lm.text_stream import StoppedStream, TextStream
 from jaxdelegate.lm.thinking import ThinkingBudget
+from jaxdelegate.lm.threads import in_thread
 from jaxdelegate.lm.tool_prompts import ToolRenderer
 from jaxdelegate.lm.warm_up import warm_programs, with_contents
 from jaxdelegate.serve.clients import Client
@@ -194,6 +195,8 @@ class LanguageModel(TextModel):
             **self._engine_options(),
         )
         close(self.engine.close)
+        has_grammars = "json" in settings.warm
+        self._grammar = in_thread(self._read_grammar) if has_grammars else None
         configs = {name: LoraConfig(path) for name, path in settings.lora.items()}
         self.adapters = {name: self.engine.adapter(each) for name, each in configs.items()}
         self._compiler = self.engine.new_background_compiler()
@@ -231,7 +234,7 @@ class LanguageModel(TextModel):
         declared = engine.text.sampling_params().variant(self.vocabulary)
         programs = warm_programs(runner, declared, kinds)
         first = next((i for i, (kind, _) in enumerate(programs) if kind == "json"), len(programs))
-        grammar = [("json", self._read_grammar)] if "json" in kinds else []
+        grammar = [] if self._grammar is None else [("json", self._grammar.result)]
         works: list[tuple[str, Work]] = [*programs[:first], *grammar, *programs[first:]]
         for kind, encoder in (("images", engine.images), ("sounds", engine.sounds)):
             if encoder is not None and kind in kinds:
