@@ -46,6 +46,7 @@ from jaxdelegate.xla.options import platform_of
 
 Caches = dict[str, Any]  # arrays, or a QuantizedCache
 _SLOT_ARRAYS = len(SlotArrays._fields)
+_ENTRIES_OF_BLOCK = 64
 
 
 class Computation(Compilation):
@@ -267,9 +268,20 @@ class _Traced:
         new, _ = self._step(params, _of_slot(caches, slot), *values)
         return _with_slot(caches, slot, new)
 
-    @staticmethod
-    def _copy(_params: Any, caches: Caches, source: Any, target: Any) -> tuple[Caches]:
-        return (_with_slot(caches, target, _of_slot(caches, source)),)
+    def _copy(
+        self, _params: Any, caches: Caches, source: Any, target: Any, count: Any
+    ) -> tuple[Caches]:
+        """A CPU copies no more than the first `count` entries, in blocks, where it can."""
+        axes = self._graph.axes if self._platform == "cpu" else {}
+        whole = {name: cache for name, cache in caches.items() if name not in axes}
+
+        def block(i: Any, now: Caches) -> Caches:
+            put = functools.partial(_with_block, i, source, target)
+            return {n: jax.tree.map(functools.partial(put, 1 + axes[n]), now[n]) for n in now}
+
+        parts = {name: cache for name, cache in caches.items() if name in axes}
+        parts = lax.fori_loop(0, -(-count // _ENTRIES_OF_BLOCK), block, parts)
+        return ({**_with_slot(caches, target, _of_slot(whole, source)), **parts},)
 
     def _steps(
         self, params: Any, caches: Caches, tokens: jax.Array, positions: jax.Array
@@ -518,6 +530,16 @@ def _of_slot(caches: Mapping[str, Any], slot: Any) -> Caches:
         lambda c: lax.dynamic_index_in_dim(c, slot, 0, False), dict(caches)
     )
     return found
+
+
+def _with_block(block: Any, source: Any, target: Any, axis: int, array: Any) -> jax.Array:
+    """A cache [slots, ...] where a slot has a block of another one's entries, which `axis` has."""
+    shape = [1, *array.shape[1:]]
+    shape[axis] = min(_ENTRIES_OF_BLOCK, shape[axis])
+    start = [np.int32(0)] * array.ndim
+    start[axis] = block * shape[axis]
+    own = lax.dynamic_slice(array, (source, *start[1:]), shape)
+    return lax.dynamic_update_slice(array, own, (target, *start[1:]))
 
 
 def _with_slot(caches: Mapping[str, Any], slot: Any, new: Mapping[str, Any]) -> Caches:

@@ -5,6 +5,7 @@ and caches that are inputs and outputs of the same name.
 """
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -259,7 +260,7 @@ class LanguageGraph:
             found |= {e.part: e.key for e in (self.drafter, self.drafter.embedder)}
         return found
 
-    @property
+    @functools.cached_property
     def recurrent(self) -> tuple[str, ...]:
         """The states that have no entry for each token: a convolution's last inputs, for example.
 

@@ -272,8 +272,8 @@ class ModelRunner:
     def copy(self, source: int, target: int, count: int) -> None:
         """Let a slot have the first `count` entries of another one, in place of its own."""
         self.clear(target)
-        slots = np.int32(source), np.int32(target)
-        self._run(lambda length: (self.specs.copy(length), slots), self.cache.length)
+        values = np.int32(source), np.int32(target), np.int32(count)
+        self._run(lambda length: (self.specs.copy(length), values), self.cache.length)
         self.cache.copy(source, target, count)
 
     # ---- decode

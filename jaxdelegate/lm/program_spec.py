@@ -335,8 +335,8 @@ def host_inputs(graph: LanguageGraph, spec: ProgramSpec, step: Step) -> list[Arr
         arrays = [((*ahead, *shape), _INT) for shape in ((), (step.length,), (), ())]
         soft = (*ahead, step.length, graph.soft_size), _FLOAT
         return [*arrays, *([soft] if graph.soft_size else []), *([scalar] * (spec.steps > 1))]
-    if spec.kind == "copy":  # source, target
-        return [scalar, scalar]
+    if spec.kind == "copy":  # source, target, count
+        return [scalar, scalar, scalar]
     if spec.tokens:  # slot, tokens, start, targets, count
         many = (spec.tokens,), _INT
         return [scalar, many, scalar, many, scalar]

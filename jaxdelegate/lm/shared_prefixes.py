@@ -81,7 +81,7 @@ class SharedPrefixes:
             return self._known(slot, request)
         if not self._is_owned(slot, request):
             return 0
-        return self._runner.prefix(slot, request.ids)
+        return self._runner.cache.prefix(slot, request.ids)
 
     def _is_kept(self, slot: int, request: Request) -> bool:
         ids = self._runner.ids(slot)[:-1]
@@ -117,8 +117,8 @@ class SharedPrefixes:
         has_tops = bool(scores) and len(scores[0].top) >= (request.prompt_top or 0)
         if not has_tops or not self._is_owned(slot, request):
             return 0
-        entries = self._runner.prefix(slot, request.ids)
-        return max(min(common_length(ids, request.ids) - 1, entries, len(scores)), 0)
+        count = min(common_length(ids, request.ids) - 1, len(scores))
+        return min(count, self._runner.cache.prefix(slot, request.ids)) if count > 0 else 0
 
     # ---- what a prompt can take
 

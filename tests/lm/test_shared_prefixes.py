@@ -256,16 +256,21 @@ def test_what_conversations_had_stays(engine: lm.Engine) -> None:
         check(engine, again)
 
 
-def test_the_entries_of_other_slots_stay(engine: lm.Engine) -> None:
+@pytest.mark.parametrize("count", [1, 64, 200])
+def test_the_entries_of_other_slots_stay(engine: lm.Engine, count: int) -> None:
     runner = engine.new_runner(3)
     for slot, ids in enumerate(([*SYSTEM, 5], [9, 8, 7], [6, 5, 4])):
         runner.prefill(slot, ids)
     before = [np.array(viewed(array)) for array in runner.cache.arrays]
-    runner.copy(0, 2, 200)
-    assert runner.ids(2) == SYSTEM[:201]
-    for old, new in zip(before, map(viewed, runner.cache.arrays), strict=True):
+    runner.copy(0, 2, count)
+    assert runner.ids(2) == SYSTEM[: count + 1]
+    after = map(viewed, runner.cache.arrays)
+    for axis, old, new in zip(runner.graph.axes.values(), before, after, strict=True):
         np.testing.assert_array_equal(new[:2], old[:2])
-        np.testing.assert_array_equal(new[2], old[0])
+        of_source, copied, kept = (np.moveaxis(x, axis, 0) for x in (old[0], new[2], old[2]))
+        np.testing.assert_array_equal(copied[:count], of_source[:count])
+        end = count + 64  # blocks end before that
+        np.testing.assert_array_equal(copied[end:], kept[end:])
 
 
 def test_a_copy_forgets_what_its_source_has_forgotten(
