@@ -6,10 +6,12 @@ our kernel is.
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from jaxdelegate.kernels import library
 from jaxdelegate.op_lowering.common.basics import scalar
@@ -60,18 +62,28 @@ def _by_kernel(options: AttentionOptions, otherwise: Function) -> Function:
 
     Args:
         options: the layouts.
-        otherwise: computes the same where `jax.vmap` adds a dimension to some of the arrays only.
+        otherwise: computes the same where `jax.vmap` adds a dimension to some of the arrays only;
+            if keys and values have none, the kernel has more queries.
     """
     attributes = {
         "are_last": np.array([options.keys_last, options.values_last], np.int64),
         "scale": np.array([options.scale], np.float32),
     }
 
-    def by_operators(*arrays: jax.Array) -> jax.Array:
+    @custom_vmap
+    def of_some(*arrays: jax.Array) -> jax.Array:
         y: jax.Array = otherwise(*arrays)[0]
         return y
 
-    @by_matrices(by_operators)
+    @of_some.def_vmap
+    def _(size: int, batched: Sequence[bool], *arrays: jax.Array) -> tuple[jax.Array, bool]:
+        if batched[0] and not any(batched[1:3]):
+            return _of_more_queries(call, size, batched, arrays), True
+        axes = [0 if is_batched else None for is_batched in batched]
+        (y,) = jax.vmap(otherwise, axes, axis_size=size)(*arrays)
+        return y, True
+
+    @by_matrices(of_some)
     def call(q: jax.Array, k: jax.Array, v: jax.Array, *mask: jax.Array) -> jax.Array:
         return native_call(library.ATTENTION, q.shape, **attributes)(q, k, v, *mask)
 
@@ -82,9 +94,35 @@ def _by_kernel(options: AttentionOptions, otherwise: Function) -> Function:
     return run
 
 
-# Fewer queries are not worth laying out the keys and values for.
+def _of_more_queries(
+    call: Callable[..., jax.Array], size: int, batched: Sequence[bool], arrays: Sequence[jax.Array]
+) -> jax.Array:
+    """[size, B, N, T, H]: attention of all queries of a batch, which have the same keys and values.
+
+    Args:
+        call: attention [B, N, T, H].
+        size: of the batch.
+        batched: whether an array has it as its first dimension: q, and perhaps the mask.
+        arrays: q, k, v, and perhaps a mask.
+    """
+    q, k, v, *masks = arrays
+    *_, queries, _ = q.shape
+
+    def merged(x: jax.Array) -> jax.Array:
+        x = jnp.moveaxis(x, 0, 2)
+        return x.reshape(*x.shape[:2], -1, x.shape[-1])
+
+    def of_all(mask: jax.Array, has_batch: bool) -> jax.Array:
+        mask = mask if has_batch else mask[None]
+        return merged(jnp.broadcast_to(mask, (size, *mask.shape[1:3], queries, mask.shape[-1])))
+
+    y = call(merged(q), k, v, *map(of_all, masks, batched[3:]))
+    return jnp.moveaxis(y.reshape(*y.shape[:2], size, queries, y.shape[-1]), 2, 0)
+
+
 # ---- by cuDNN
 
+# Fewer queries are not worth laying out the keys and values for.
 _LEAST_QUERIES = 16
 _HEAD_SIZES = range(8, 129, 8)  # cuDNN's flash attention has them on every GPU that supports it
 

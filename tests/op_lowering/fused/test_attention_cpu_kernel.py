@@ -212,13 +212,35 @@ def test_a_batch_is_one_call_with_the_same_bits(sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("sizes", [FEW[0], FEW[1], MANY[1]], ids=str)
+def test_a_batch_with_the_same_keys_and_values_has_more_queries(
+    sizes: tuple[int, ...], mask: str
+) -> None:
+    last = True, False
+    arrays = example(sizes, mask, last)
+    q, k, v, *own = arrays
+    for own_masks in ([], [np.stack([m, m / 2, -m]) for m in own]):
+        together = [np.stack([q, -q, q / 2]), k, v, *(own_masks or own)]
+        axes = [0, None, None, *(0 if own_masks else None for _ in own)]
+        function = jax.vmap(ATTENTION.lower(op(arrays, last)), axes)
+        assert calls(function, *together) == 1
+        each = (
+            [a if axis is None else a[i] for a, axis in zip(together, axes, strict=True)]
+            for i in range(3)
+        )
+        want = np.stack([written_out(one, last) for one in each])
+        assert_close([run(function, *together)], [want], accumulated=sizes[3])
+
+
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("sizes", [FEW[0], MANY[1]], ids=str)
 def test_a_batch_of_some_arrays(sizes: tuple[int, ...]) -> None:
-    q, *rest = example(sizes, "keys")
-    many = np.stack([q, -q])
-    function = jax.vmap(ATTENTION.lower(op([q, *rest])), (0, None, None, None))
-    want = [written_out([x, *rest]) for x in many]
-    assert_close([run(function, many, *rest)], [np.stack(want)], accumulated=sizes[3])
+    q, k, *rest = example(sizes, "keys")
+    many = np.stack([k, -k])
+    function = jax.vmap(ATTENTION.lower(op([q, k, *rest])), (None, 0, None, None))
+    want = [written_out([q, x, *rest]) for x in many]
+    assert_close([run(function, q, many, *rest)], [np.stack(want)], accumulated=sizes[3])
 
 
 @pytest.mark.usefixtures("built")
