@@ -7,11 +7,12 @@ import abc
 import base64
 import contextlib
 import functools
+import itertools
 import json
 import math
 import os
-import re
-from collections.abc import Iterator, Sequence
+import string
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxdelegate.errors import JaxDelegateError, ModelError
@@ -24,7 +25,7 @@ _EXTRA = "lm"
 _SIZE_BYTES = 8  # before compressed JSON
 _SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 _MOST_TOKENS = 1 << 31
-_BYTE = re.compile("<0x..>")
+_MOST_REMEMBERED, _REMEMBERED = 2, 1 << 14  # tokens of a text, and texts
 _MOST_CHARACTERS = 1 << 26  # in a text between two steps
 _MOST_STEPS = 1 << 25  # a step tries one token at one place; these take seconds
 
@@ -52,7 +53,15 @@ class Tokenizer(abc.ABC):
         Raises:
             ValueError: an id is not in the vocabulary.
         """
-        return self._decode([self._known(i) for i in ids])
+        if len(ids) > _MOST_REMEMBERED:
+            return self._decode([self._known(i) for i in ids])
+        return self._text_of_few(tuple(ids))
+
+    @functools.cached_property
+    def _text_of_few(self) -> Callable[[tuple[int, ...]], str]:
+        """Streams decode each token, and then it and the next one."""
+        remembered = functools.lru_cache(_REMEMBERED)
+        return remembered(lambda ids: self._decode([self._known(i) for i in ids]))
 
     def token(self, index: int) -> str:
         """The text of one token in the vocabulary, for example "▁the".
@@ -233,7 +242,12 @@ class _HuggingFace(Tokenizer):
         return index
 
     def is_byte(self, index: int) -> bool:
-        return _BYTE.fullmatch(self._token(index) or "") is not None
+        return index in self._bytes
+
+    @functools.cached_property
+    def _bytes(self) -> frozenset[int | None]:
+        pairs = itertools.product(string.hexdigits, repeat=2)
+        return frozenset(self.token_id(f"<0x{''.join(pair)}>") for pair in pairs)
 
     def _special_ids(self) -> Iterator[int]:
         added = self._tokenizer.get_added_tokens_decoder()

@@ -1047,7 +1047,7 @@ def test_a_schema_that_waits_too_long(
 def test_a_slow_schema_does_not_hold_up_the_end(tmp_path: Path, slow: Slow, leaves: bool) -> None:
     path, lines = tmp_path / "m.litertlm", queue.Queue[str]()
     path.write_bytes(language_bundle())
-    server = Server({"tiny": path}, port=0, say=lines.put)
+    server = Server({"tiny": path}, ServeSettings(warm=()), port=0, say=lines.put)
     thread = threading.Thread(target=server.run)
     thread.start()
     port = int(lines.get(timeout=60).rpartition(":")[2])
