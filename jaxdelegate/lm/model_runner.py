@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -146,6 +147,7 @@ class ModelRunner:
         self.cache = KVCache(model.graph, slots, model.runtime, plan)
         self.adapters = SlotAdapters(model.graph.adapters, slots)
         self.least_length = 0
+        self._host_outputs = functools.cache(functools.partial(host_outputs, model.graph))
         self._slots = [_Slot() for _ in range(slots)]
         self._stacked: tuple[Variant, list[Request], SamplingArrays] | None = None
 
@@ -560,7 +562,7 @@ class ModelRunner:
         self.cache.replace(runtime, spec.length, found[:count])
         if not found[count:]:
             return []
-        return unpacked(fetched(runtime, found[-1]), host_outputs(self.graph, spec))
+        return unpacked(fetched(runtime, found[-1]), self._host_outputs(spec))
 
 
 def _token_scores(
