@@ -14,11 +14,12 @@ from jaxdelegate.op_lowering.common.quantized_products import Tensors
 from jaxdelegate.op_lowering.matmul.options import BatchMatMulOptions
 from jaxdelegate.op_lowering.precision import FLOAT32
 from jaxdelegate.op_lowering.rule import LoweringContext
+from jaxdelegate.op_lowering.spec import TensorSpec
 
 # Measured on AVX2: XLA is as fast for smaller matrices, and for so few values that each call takes
-# longer than reading them. But it leaves products of more than SMALL values to a library, and then
-# the program cannot be called directly.
-_LEAST_SIDE, _LEAST_VALUES = 64, 1 << 14
+# longer than reading them. But it leaves products of more than SMALL values to a library, and those
+# of several matrices unless their results are tiny, and then the program cannot be called directly.
+_LEAST_SIDE, _LEAST_VALUES, _LEAST_OF_SEVERAL = 64, 1 << 14, 2
 
 
 def takes(context: LoweringContext, options: BatchMatMulOptions, tensors: Tensors) -> bool:
@@ -33,13 +34,16 @@ def takes(context: LoweringContext, options: BatchMatMulOptions, tensors: Tensor
         and all(spec.dtype == np.float32 for spec in (x, w, y))
         and w.const is None
         and count in (1, math.prod(y.shape[:-2]))
-        and not options.adj_x
         and rows > 0
-        and _pays(tensors)
+        and (_is_left_to_library(tensors, count) or (not options.adj_x and _is_large(w)))
     )
 
 
-def _pays(tensors: Tensors) -> bool:
+def _is_large(w: TensorSpec) -> bool:
+    return min(w.shape[-2:]) >= _LEAST_SIDE and math.prod(w.shape) >= _LEAST_VALUES
+
+
+def _is_left_to_library(tensors: Tensors, count: int) -> bool:
     sizes = [math.prod(spec.shape) for spec in (tensors.x, tensors.w, tensors.y)]
-    is_large = min(tensors.w.shape[-2:]) >= _LEAST_SIDE and sizes[1] >= _LEAST_VALUES
-    return is_large or max(sizes) > SMALL
+    is_small = max(sizes) <= SMALL
+    return not is_small or (count > 1 and min(tensors.y.shape[-2:]) >= _LEAST_OF_SEVERAL)

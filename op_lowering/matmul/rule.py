@@ -231,12 +231,13 @@ def _by_constant(
 
 
 def _many_matrices_by_kernel(a: Arithmetic, o: BatchMatMulOptions, tensors: Tensors) -> Function:
-    by_xla = functools.partial(_many_matrices, a, o)
+    by_xla = functools.partial(_many_matrices, a, dataclasses.replace(o, adj_x=False))
     product = batch_product(by_xla, is_transposed=o.adj_y)
     shape = tensors.y.shape
 
     def batch_matmul(x: jax.Array, w: jax.Array) -> tuple[jax.Array]:
         w = w.reshape(-1, *w.shape[-2:])
+        x = x.swapaxes(-1, -2) if o.adj_x else x
         x = jnp.broadcast_to(x, (*shape[:-2], *x.shape[-2:])).reshape(len(w), -1, x.shape[-1])
         return (product(x, w).reshape(shape),)
 

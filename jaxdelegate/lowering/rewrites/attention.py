@@ -29,17 +29,18 @@ def fuse_attention(rewriter: PatternRewriter, operator: Operator) -> bool:
     o = operator.options
     if operator.name != "SOFTMAX" or not isinstance(o, SoftmaxOptions) or o.beta != 1:
         return False
-    mixed, logits = mixed_by(rewriter, operator), logits_of(rewriter, operator.inputs[0])
+    tensor, before = algebra.before_reshapes(rewriter, operator.inputs[0])
+    mixed, logits = mixed_by(rewriter, operator), logits_of(rewriter, tensor)
     if mixed is None or logits is None or logits.cap:
         return False
-    mix, reshapes = mixed
+    mix, after = mixed
     arrays = (*logits.product.inputs, mix.inputs[1])
     shape = rewriter.shape(operator.inputs[0])
     are_last = not is_adjoint(logits.product), is_adjoint(mix)
     if not _fits(rewriter, arrays, shape, are_last):
         return False
     options = AttentionOptions(shape, logits.scale, *are_last)
-    parts = logits.parts | reshapes | {operator.index}
+    parts = logits.parts | before | after | {operator.index}
     return rewriter.fuse("fused_attention", options, (*arrays, *logits.mask), mix, parts)
 
 

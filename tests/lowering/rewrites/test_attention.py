@@ -77,6 +77,16 @@ def heads_in_the_batch(g: Any) -> int:
     return g("BATCH_MATMUL", together, v, options=PLAIN)
 
 
+def scaled_before_heads_are_apart(g: Any) -> int:
+    q, k, v = (g.input(B * N, n, H) for n in (T, S, S))
+    logits = g("MUL", g("BATCH_MATMUL", q, k, options=ADJOINT), 0.25)
+    masked = g("ADD", logits, g.input(1, T, S))
+    apart = g("RESHAPE", masked, np.array([B, N, T, S], np.int32))
+    shares = g("SOFTMAX", apart, options=ONE)
+    together = g("RESHAPE", shares, np.array([B * N, T, S], np.int32))
+    return g("BATCH_MATMUL", together, v, options=PLAIN)
+
+
 def one_head(g: Any) -> int:
     q, k, v = (g.input(B, n, H) for n in (T, S, S))
     logits = g("MUL", 0.25, g("BATCH_MATMUL", q, k, options=ADJOINT))
@@ -85,7 +95,14 @@ def one_head(g: Any) -> int:
 
 
 Write = Callable[[Any], int]
-WRITES = [as_bert, without_a_mask, keys_transposed, heads_in_the_batch, one_head]
+WRITES = [
+    as_bert,
+    without_a_mask,
+    keys_transposed,
+    heads_in_the_batch,
+    scaled_before_heads_are_apart,
+    one_head,
+]
 ATTENTION = {"BATCH_MATMUL", "SOFTMAX", "DIV", "ADD", "RESHAPE"}
 
 

@@ -154,7 +154,9 @@ def test_what_it_takes() -> None:
     assert takes((8, 2, 64), (1, 256, 64))  # one matrix for 16 rows
     assert not takes((8, 0, 64), (8, 256, 64))
     assert not takes((2, 8, 2, 64), (1, 8, 256, 64))  # it would be copied
-    assert not takes((2, 2, 63), (2, 65, 63))
+    assert takes((2, 2, 63), (2, 65, 63))
+    assert not takes((2, 1, 63), (2, 65, 63))
+    assert not takes((2, 63), (65, 63))
     assert takes((8, 2, 63), (8, 256, 63))  # XLA would leave it to its runtime
     assert takes((4, 100, 4), (4, 4, 800), adj_y=False)
     assert not takes((1, 2, 64), (1, 255, 64))
@@ -164,14 +166,32 @@ def test_what_it_takes() -> None:
         assert not takes((8, 2, 64), (8, 256, 64), context=short)
 
 
-def test_xla_multiplies_columns_of_x_and_constants() -> None:
+def test_xla_multiplies_constants() -> None:
     x, w, y = (TensorSpec("t", s, np.dtype(np.float32)) for s in ((16, 64), (256, 64), (16, 256)))
     options = BatchMatMulOptions(adj_y=True)
     assert cpu_kernel_batch_matmul.takes(CONTEXT, options, Tensors(x, w, None, y))
     known = dataclasses.replace(w, const=np.zeros(w.shape, np.float32))
     assert not cpu_kernel_batch_matmul.takes(CONTEXT, options, Tensors(x, known, None, y))
-    columns = BatchMatMulOptions(adj_x=True, adj_y=True)
-    assert not cpu_kernel_batch_matmul.takes(CONTEXT, columns, Tensors(x, w, None, y))
+
+
+@pytest.mark.usefixtures("built")
+@BOTH
+@pytest.mark.parametrize(
+    ("sizes", "counted"), [((1, 70, 630, 64), 1), ((1, 16, 64, 64), 0), ((2, 9, 5, 7), 1)]
+)
+def test_columns_of_x_are_multiplied_where_xla_has_only_a_library(
+    sizes: tuple[int, ...], counted: int, adj_y: bool
+) -> None:
+    count, *rest = sizes
+    x, w = matrices((count,), adj_y, *rest)
+    columns = np.ascontiguousarray(x.swapaxes(-1, -2))
+    made = op(x.shape, w.shape, adj_y, CONTEXT)
+    turned = dataclasses.replace(made.inputs[0], shape=columns.shape)  # type: ignore[type-var]
+    options = dataclasses.replace(made.options, adj_x=True)
+    run = BATCH_MATMUL.lower(Op(CONTEXT, options, (turned, made.inputs[1]), made.outputs))
+    assert calls(run, columns, w) == counted
+    (y,) = run(columns, w)
+    assert_close([np.asarray(y)], [multiplied(x, w, adj_y)], accumulated=rest[1])
 
 
 @pytest.mark.usefixtures("instruction_set")
