@@ -88,12 +88,15 @@ class Program:
         stats = self.executable.memory_analysis()
         return 0 if stats is None else int(stats.generated_code_size_in_bytes)
 
-    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Run on the values of `inputs`, then `states`; returns before the device is done."""
+    def __call__(self, values: Sequence[Any], threads: int | None = None) -> Sequence[Any]:
+        """Run on the values of `inputs`, then `states`; returns before the device is done.
+
+        `threads`: that share the work where XLA's runtime does not run it; None: as many as it has.
+        """
         check_process()
         if self._direct is None:
             return self._by_xla(values)
-        return self._direct.run(values, self._by_xla)
+        return self._direct.run(values, self._by_xla, threads)
 
     def shortcut(self) -> Shortcut | None:
         """Runs it without XLA's runtime, for one caller at a time; None: that is not possible.

@@ -22,6 +22,7 @@ from jaxdelegate.model.records import Model
 from jaxdelegate.op_lowering.spec import Shape
 from jaxdelegate.program import Program
 from jaxdelegate.xla import aot, loops
+from jaxdelegate.xla.options import platform_of
 
 Applies = Mapping[str, Any]  # the functions of signatures, by part
 Run = Callable[..., tuple[Any, ...]]  # takes weights by part, then arrays
@@ -95,6 +96,7 @@ class Compilation:
             states={},
             donated=tuple(range(donated)),
             was_read=was_read,
+            is_on_cpu=platform_of(self._weights.runtime.device.platform) == "cpu",
         )
 
     def _function(

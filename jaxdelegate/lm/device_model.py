@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from jaxdelegate.cache.directory import default_folder
 from jaxdelegate.cache.loading import ModelData, ResultSpec
 from jaxdelegate.cache.program_key import ProgramKey
@@ -48,6 +50,7 @@ _NO_CACHE = ":nocache"  # LiteRT-LM's
 _MOST_BYTES = 10 << 30  # in the default folder
 
 T = TypeVar("T", bound="DataclassInstance")  # what a program does
+R = TypeVar("R")
 
 
 class BundleModels(NamedTuple):
@@ -197,11 +200,29 @@ class DeviceModel(abc.ABC, Generic[T]):
         Returns:
             Its results, and where it ran.
         """
+        return self._tried(lambda: self._started(spec, arguments))
+
+    def result(
+        self, spec: T, arrays: Sequence[np.ndarray], threads: int | None = None
+    ) -> np.ndarray:
+        """What a program returns, if it is one array: on the host, for reading.
+
+        `threads`: that share a CPU's work, see `Program`.
+        """
+
+        def run() -> np.ndarray:
+            program, _ = self.program(spec)
+            (found,) = program(arrays, threads)
+            return np.asarray(found)
+
+        return self._tried(run)
+
+    def _tried(self, run: Callable[[], R]) -> R:
         try:
-            return self._started(spec, arguments)
+            return run()
         except client.NeedsJaxError:  # this jaxlib cannot run it alone
             self._switch_to_jax()
-            return self._started(spec, arguments)
+            return run()
 
     def _started(
         self, spec: T, arguments: Callable[[Runtime], Sequence[Any]]

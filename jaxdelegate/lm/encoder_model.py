@@ -17,7 +17,6 @@ from jaxdelegate.lm.encoder_graph import (
     with_soft_tokens,
 )
 from jaxdelegate.lm.soft_tokens import as_tokens, fill_embeddings
-from jaxdelegate.pjrt.client import viewed
 
 
 class EncoderModel(DeviceModel[EncoderSpec]):
@@ -88,8 +87,7 @@ class EncoderModel(DeviceModel[EncoderSpec]):
             row[: len(text)] = as_tokens(text) if size else text
             fill_embeddings(rows, text)
         spec = EncoderSpec(self.graph.encoder(length).key, len(texts))
-        (found,), _ = self.run(spec, lambda _: [tokens, counts, *([soft] if size else [])])
-        return viewed(found)
+        return self.result(spec, [tokens, counts, *([soft] if size else [])])
 
     def _keys(self, spec: EncoderSpec) -> Mapping[str, str]:
         return self.graph.keys(spec.key)

@@ -89,9 +89,9 @@ class _Results:
 class _Frame:
     """The memory of one run: addresses of all allocations, and the results."""
 
-    def __init__(self, program: "_Program", temporary: Sequence[np.ndarray]) -> None:
+    def __init__(self, program: "_Program", temporary: Sequence[np.ndarray], threads: int) -> None:
         self.words = np.zeros(_ALLOCATIONS + len(program.sizes), np.int64)
-        self.words[: _THREADS + 1] = program.header
+        self.words[: _THREADS + 1] = [*program.header, threads]
         self.call = ctypes.c_void_p(self.words.ctypes.data)
         self.view = memoryview(self.words)  # type: ignore[arg-type]
         self.temporary = temporary
@@ -101,7 +101,7 @@ class _Frame:
             self.view[_ALLOCATIONS + index] = address
         self.known: list[Callable[[], Any]] = [_nothing] * len(program.inputs)
         self._read: dict[int, np.ndarray | None] = {}  # arrays that live as long as they are read
-        self.program = program
+        self.program, self.threads = program, threads
         self.leave_results()
 
     def leave_results(self) -> None:
@@ -128,7 +128,7 @@ class _Frame:
 def _unused(frame: _Frame, last: _Frame) -> _Frame:
     """The frame of the next run if callers use the results in `frame`."""
     if frame is last:
-        return _Frame(frame.program, frame.temporary)
+        return _Frame(frame.program, frame.temporary, frame.threads)
     frame.leave_results()
     return frame
 
@@ -155,7 +155,7 @@ class _Program:
         assembler = instructions.Assembler(compiled, self._code.symbols, library.addresses())
         self._steps = steps = np.array(assembler.words, np.int64)
         self.is_bounded = compiled.is_bounded
-        self.header = [steps.ctypes.data, len(steps), processor.thread_count()]
+        self.header = [steps.ctypes.data, len(steps)]
         self._constants = list(constants)
         self.fixed: list[tuple[int, int]] = []  # allocations and their addresses
         self.inputs = [-1] * len(values)  # allocations
@@ -172,7 +172,8 @@ class _Program:
         self.temporary = [
             (i, size) for i, size in enumerate(self.sizes) if i not in known and size > 0
         ]
-        self._idle: collections.deque[FastCall] = collections.deque()  # that no thread uses
+        # Calls that no thread uses, by the number of threads that they use.
+        self._idle = collections.defaultdict[int, collections.deque[FastCall]](collections.deque)
         self._function = _function(ctypes.CDLL)
 
     def keep_lock(self) -> None:
@@ -197,32 +198,38 @@ class _Program:
                 raise UnknownError("a weight that is not aligned")
             self.fixed.append((index, address))
 
-    def run(self, values: Sequence[Any]) -> list[np.ndarray] | None:
-        """The results; None: values that XLA has to prepare. Any thread may call it."""
+    def run(self, values: Sequence[Any], threads: int | None = None) -> list[np.ndarray] | None:
+        """The results; None: values that XLA has to prepare. Any thread may call it.
+
+        `threads`: that share the work; None: as many as XLA has.
+        """
+        threads = threads or processor.thread_count()
+        idle = self._idle[threads]
         try:
-            call = self._idle.popleft()
+            call = idle.popleft()
         except IndexError:
-            call = self.fast_call(checks_layout=True)
+            call = self.fast_call(threads, checks_layout=True)
         results = call(values)
         # Not the tuple: a held tuple hides its references. Before other threads can take the call.
         copied = None if results is None else [*results]
-        self._idle.append(call)
+        idle.append(call)
         return copied
 
     def free_idle(self) -> None:
         """Free the memory of runs that no thread uses."""
         self._idle.clear()
 
-    def fast_call(self, *, checks_layout: bool) -> FastCall:
+    def fast_call(self, threads: int, *, checks_layout: bool) -> FastCall:
         """A function that runs the program for one caller at a time, in two frames in turn.
 
         The caller may hold the results of the last run, or give them to the next one as states.
 
         Args:
+            threads: that share the work.
             checks_layout: whether callers may change the strides of an array between runs.
         """
         temporary = [aligned_zeros((n,), _BYTE) for _, n in self.temporary]
-        frame = last = _Frame(self, temporary)
+        frame = last = _Frame(self, temporary, threads)
         function, give = self._function, self._give
 
         def run(values: Iterable[Any]) -> Sequence[np.ndarray] | None:
@@ -292,12 +299,13 @@ class DirectCalls:
         if self._program is None:
             return None
         self._program.free_idle()  # callers of `run` are likely to call this from now on
-        return self._program.fast_call(checks_layout=False)
+        return self._program.fast_call(processor.thread_count(), checks_layout=False)
 
-    def run(self, values: Sequence[Any], by_xla: _Run) -> Sequence[Any]:
+    def run(self, values: Sequence[Any], by_xla: _Run, threads: int | None = None) -> Sequence[Any]:
+        """`threads`: that share the work without XLA's runtime; None: as many as that has."""
         program = self._program
         if program is not None:
-            direct = program.run(values)
+            direct = program.run(values, threads)
             return by_xla(values) if direct is None else direct
         results = by_xla(values)
         if self._left > 0 and self._is_from_host(values):

@@ -161,11 +161,18 @@ def compile_function(
     platform = platform_of(device.platform)
     shapes = [jax.ShapeDtypeStruct(*argument) for argument in arguments]  # type: ignore[no-untyped-call]
     avals = [_on_device(aval, device) for aval in shapes]
-    options = compiler_options(
-        platform, exact=exact, in_place=bool(donated), has_loop_graphs=has_loop_graphs
-    )
+
+    def options(jaxpr: Any) -> Options:
+        return compiler_options(
+            platform,
+            exact=exact,
+            in_place=bool(donated),
+            is_direct=not donated and _is_direct(platform, jaxpr),
+            has_loop_graphs=has_loop_graphs,
+        )
+
     with client.as_programs(device):
-        return _compiled(function, avals, donated, lambda _: options, runtime)
+        return _compiled(function, avals, donated, options, runtime)
 
 
 def _compiled(
@@ -224,9 +231,12 @@ def _traced(
 
 def _options(partition: LoweredPartition, platform: str, jaxpr: Any) -> Options:
     # Also on a mesh, and if results take the memory of inputs: bits are the same then.
-    can_be = platform == "cpu" and calls.why_not() is None
     exact = not partition.precision.is_reduced and not partition.has_integer_products
-    return compiler_options(platform, exact=exact, is_direct=can_be and not needs_runtime(jaxpr))
+    return compiler_options(platform, exact=exact, is_direct=_is_direct(platform, jaxpr))
+
+
+def _is_direct(platform: str, jaxpr: Any) -> bool:
+    return platform == "cpu" and calls.why_not() is None and not needs_runtime(jaxpr)
 
 
 def compiled_with(options: Options, lowered: jax.stages.Lowered) -> jax.stages.Compiled:

@@ -288,7 +288,7 @@ def test_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_thread_that_runs_next_leaves_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     direct, program = prepared(monkeypatch, lambda x: x + 1, X)
-    run = direct._program
+    run, count = direct._program, calls.processor.thread_count()
     assert run is not None
 
     class Threads(collections.deque):
@@ -296,10 +296,10 @@ def test_a_thread_that_runs_next_leaves_the_results(monkeypatch: pytest.MonkeyPa
 
         def append(self, frames: Any) -> None:
             super().append(frames)
-            run._idle = collections.deque(self)
+            run._idle[count] = collections.deque(self)
             run.run((array(8, 16, seed=1),))
 
-    run._idle = Threads(run._idle)
+    run._idle[count] = Threads(run._idle[count])
     (result,) = direct.run((X,), program)
     np.testing.assert_array_equal(result, X + 1)
 
@@ -384,8 +384,10 @@ def large(x: jax.Array) -> tuple[jax.Array, ...]:
     return y, jnp.tanh(x) * 2, x.sum(0), jnp.exp(x.T)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_threads_share_the_work(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+@pytest.mark.parametrize(("threads", "asked"), [(1, None), (4, None), (4, 1)])
+def test_threads_share_the_work(
+    monkeypatch: pytest.MonkeyPatch, threads: int, asked: int | None
+) -> None:
     monkeypatch.setattr(calls.processor, "thread_count", lambda: threads)
     inputs = [array(512, 512, seed=seed) for seed in range(4)]
     direct, program = prepared(monkeypatch, large, inputs[0])
@@ -394,12 +396,14 @@ def test_threads_share_the_work(monkeypatch: pytest.MonkeyPatch, threads: int) -
 
     def run(number: int) -> bool:
         x, right = inputs[number % 4], wanted[number % 4]
-        return all([y.tobytes() for y in direct.run((x,), program)] == right for _ in range(10))
+        return all(
+            [y.tobytes() for y in direct.run((x,), program, asked)] == right for _ in range(10)
+        )
 
     before = sum(team_nanoseconds())
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(run, range(8)))
-    assert (sum(team_nanoseconds()) > before) == (threads > 1)
+    assert (sum(team_nanoseconds()) > before) == ((asked or threads) > 1)
 
 
 def team_nanoseconds() -> list[int]:

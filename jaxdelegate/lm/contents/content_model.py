@@ -12,7 +12,6 @@ from jaxdelegate.lm.contents.content_program import ContentGraph, ContentSpec, k
 from jaxdelegate.lm.contents.rounding import rounded_as_xnnpack
 from jaxdelegate.lm.device_model import DeviceModel, open_models
 from jaxdelegate.model.records import Model
-from jaxdelegate.pjrt.client import viewed
 
 G = TypeVar("G", bound=ContentGraph)
 Signatures = Mapping[str, Mapping[str, Signature]]  # by part
@@ -58,19 +57,20 @@ class ContentModel(DeviceModel[ContentSpec], Generic[G]):
     def _columns(self, pieces: Sequence[Any]) -> list[np.ndarray]:
         """The arrays of a run, by row."""
 
-    def embeddings(self, pieces: Sequence[Any]) -> list[np.ndarray]:
-        """Encode pieces of one signature at once: float32 [places, size] of each."""
-        columns = self._columns(pieces)
-        (found,), _ = self.run(ContentSpec(pieces[0].key, len(pieces)), lambda _: columns)
-        rows = zip(viewed(found), pieces, strict=True)
+    def embeddings(self, pieces: Sequence[Any], threads: int | None = None) -> list[np.ndarray]:
+        """Encode pieces of one signature at once: float32 [places, size] of each.
+
+        `threads`: see `DeviceModel.result`.
+        """
+        spec = ContentSpec(pieces[0].key, len(pieces))
+        rows = zip(self.result(spec, self._columns(pieces), threads), pieces, strict=True)
         return [np.array(row[: piece.places]) for row, piece in rows]
 
     @functools.cached_property
     def end(self) -> np.ndarray:
         """What follows a content: float32 [1, size]."""
         assert self.graph.end is not None
-        (found,), _ = self.run(ContentSpec(self.graph.end, is_end=True), lambda _: [])
-        return viewed(found)
+        return self.result(ContentSpec(self.graph.end, is_end=True), [])
 
     @functools.cached_property
     def _models(self) -> Mapping[str, Model]:

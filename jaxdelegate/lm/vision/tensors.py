@@ -5,11 +5,13 @@ stb_image_preprocessor.cc).
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxdelegate.errors import GenerationError
+from jaxdelegate.host_memory import aligned_zeros
 from jaxdelegate.lm.vision.resizing import resized
 from jaxdelegate.lm.vision.vision_graph import ImageForm, VisionGraph, VisionStep
 
@@ -70,14 +72,22 @@ def tensors_of(pixels: np.ndarray, graph: VisionGraph) -> ImageTensors:
 
 def scaled(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
     """Values as the encoder takes them: float32, of the same shape."""
-    values = pixels.astype(np.float32) / np.float32(form.divisor)
-    mean, deviation = (np.asarray(each, np.float32) for each in (form.mean, form.deviation))
-    if (mean == mean[0]).all() and (deviation == deviation[0]).all():
-        mean, deviation = mean[0], deviation[0]  # long rows take a third of the time
+    values = aligned_zeros(pixels.shape, np.dtype(np.float32))  # a CPU reads it where it is
+    np.divide(pixels, np.float32(form.divisor), out=values, dtype=np.float32)
+    if any(form.mean):
+        _change(np.subtract, values, form.mean)
+    if set(form.deviation) != {1}:
+        _change(np.divide, values, form.deviation)
+    return values
+
+
+def _change(by: np.ufunc, values: np.ndarray, each: Sequence[float]) -> None:
+    """Change values in place, by a number for each channel."""
+    if len(set(each)) == 1:
+        by(values, np.float32(each[0]), out=values)  # long rows take a third of the time
     else:
-        values = values.reshape(-1, 3)
-    found: np.ndarray = (values - mean) / deviation
-    return found.reshape(pixels.shape)
+        rows = values.reshape(-1, 3)
+        by(rows, np.asarray(each, np.float32), out=rows)
 
 
 def _patches(image: np.ndarray, patch: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Sounds in prompts: answers equal those of numpy kernels."""
 
 import base64
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,7 @@ def test_pieces_of_several_sounds_are_one_run(engine: lm.Engine, monkeypatch: py
         encoder._model, "embeddings", lambda some: runs.append(len(some)) or run(some)
     )
     monkeypatch.setattr(encoder, "_runs_at_once", 1)
-    monkeypatch.setattr(encoder, "_most_rows", 8)
+    monkeypatch.setattr(encoder, "_most_bytes", sys.maxsize)
     sounds = [encoder.read(data) for data in files]
     encoder.encode(sounds)
     assert runs == [8, 4]

@@ -1,6 +1,7 @@
 """Images in prompts: answers equal those of numpy kernels."""
 
 import base64
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image
 from jaxdelegate import lm
 from jaxdelegate.bundles.metadata import IMAGE_FAMILIES
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
+from jaxdelegate.kernels import processor
 from jaxdelegate.lm.contents.encoded_content import EncodedContent
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
@@ -238,7 +240,7 @@ def test_a_run_of_several_images(engine: lm.Engine, monkeypatch: pytest.MonkeyPa
     files = [file_of(picture(20, 20, seed)) for seed in range(20, 31)]
     runs = list[int]()
     monkeypatch.setattr(encoder, "_runs_at_once", 1)
-    monkeypatch.setattr(encoder, "_most_rows", 8)
+    monkeypatch.setattr(encoder, "_most_bytes", sys.maxsize)
     model = encoder._model
     run = model.embeddings
     monkeypatch.setattr(model, "embeddings", lambda some: runs.append(len(some)) or run(some))
@@ -252,33 +254,64 @@ def test_a_run_of_several_images(engine: lm.Engine, monkeypatch: pytest.MonkeyPa
     assert runs == [8, 2, 1]  # they are known
 
 
-def test_a_cpu_has_several_runs_at_once(engine: lm.Engine, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("count", "most_bytes", "sizes"), [(8, None, [4, 4]), (4, 1, [1] * 4)])
+def test_a_cpu_has_several_runs_at_once(
+    engine: lm.Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    most_bytes: int | None,
+    sizes: list[int],
+):
     encoder = engine.images
     assert encoder is not None
-    run, both, sizes = encoder._model.embeddings, threading.Barrier(2), list[int]()
+    run, both, runs = encoder._model.embeddings, threading.Barrier(2), list[tuple[int, int]]()
 
-    def together(some: Any) -> Any:
-        sizes.append(len(some))
+    def together(some: Any, threads: int) -> Any:
+        runs.append((len(some), threads))
         both.wait(60)
-        return run(some)
+        return run(some, threads)
 
     monkeypatch.setattr(encoder, "_runs_at_once", 2)
+    if most_bytes is not None:
+        monkeypatch.setattr(encoder, "_most_bytes", most_bytes)
     monkeypatch.setattr(encoder._model, "embeddings", together)
-    files = [file_of(picture(20, 20, seed)) for seed in range(60, 68)]
+    monkeypatch.setattr(processor, "thread_count", lambda: 5)
+    files = [file_of(picture(20, 20, seed)) for seed in range(60, 60 + count)]
     images = [encoder.read(data) for data in files]
+    encoder._known.clear()
     encoder.encode(images)
-    assert sizes == [4, 4]
+    assert runs == [(size, 2) for size in sizes]
     monkeypatch.undo()
     for image, data in zip(images, files, strict=True):
         expected = np.stack(rows(engine, data))
         np.testing.assert_allclose(image.embeddings, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_run_that_is_left_over_takes_all_threads(
+    engine: lm.Engine, monkeypatch: pytest.MonkeyPatch
+):
+    encoder, seen = engine.images, list[int | None]()
+    assert encoder is not None
+    run = encoder._model.embeddings
+
+    def noted(some: Any, threads: int | None = None) -> Any:
+        seen.append(threads)
+        return run(some, threads)
+
+    monkeypatch.setattr(encoder, "_runs_at_once", 2)
+    monkeypatch.setattr(encoder, "_most_bytes", 1)
+    monkeypatch.setattr(encoder._model, "embeddings", noted)
+    monkeypatch.setattr(processor, "thread_count", lambda: 2)
+    files = [file_of(picture(20, 20, seed)) for seed in range(70, 73)]
+    encoder.encode([encoder.read(data) for data in files])
+    assert seen == [1, 1, None]
+
+
 def test_runs_are_smaller_while_their_programs_are_compiled(tmp_path: Path):
     with opened(tmp_path, vision_bundle(), vision_backend=CPU) as engine:
         encoder = engine.images
         assert encoder is not None
-        encoder._runs_at_once, encoder._most_rows = 1, 8
+        encoder._runs_at_once, encoder._most_bytes = 1, sys.maxsize
         files = [file_of(picture(20, 20, seed)) for seed in range(20, 26)]
         one, several = encoder.works(of_several=False), encoder.works(of_several=True)
         assert (len(one), len(several)) == (3, 6)  # two steps and an end; 2, 4 and 8 images
@@ -309,7 +342,7 @@ def test_threads_wait_for_one_run(engine: lm.Engine, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(model, "embeddings", slow)
     monkeypatch.setattr(encoder, "_runs_at_once", 1)
-    monkeypatch.setattr(encoder, "_most_rows", 8)
+    monkeypatch.setattr(encoder, "_most_bytes", sys.maxsize)
     threads = [threading.Thread(target=encoder.encode, args=([image],)) for image in images]
     threads[0].start()
     assert is_running.wait(60)
