@@ -32,6 +32,7 @@ _LOGGER = logging.getLogger("jaxdelegate")
 
 _RUNS_BEFORE = 3  # by XLA: programs that run less often need no second way
 _MOST_TIMED, _TIMED_SECONDS = 5, 10e-3  # time up to 5 runs or 10 ms, and at least one run
+_LONGEST_SECONDS = 0.5  # of a run; in longer ones the calls of steps take little
 _MOST_BYTES = 1 << 26  # for results and intermediate values, which are kept between runs
 # XLA keeps running a program whose direct calls take that much longer in each round: timings are
 # noisy.
@@ -307,21 +308,30 @@ class DirectCalls:
         if program is not None:
             direct = program.run(values, threads)
             return by_xla(values) if direct is None else direct
+        begin = time.perf_counter()
         results = by_xla(values)
         if self._left > 0 and self._is_from_host(values):
             self._left -= 1
             if self._left == 0:
-                self._program = self._tried(values, by_xla)
+                results = list(map(np.asarray, results))
+                seconds = time.perf_counter() - begin
+                self._program = self._tried(values, results, seconds, by_xla)
         return results
 
     def _is_from_host(self, values: Sequence[Any]) -> bool:
         inputs = values[: len(values) - self._states]
         return all(isinstance(value, np.ndarray) for value in inputs)
 
-    def _tried(self, values: Sequence[Any], by_xla: _Run) -> _Program | None:
-        """The program, if it can be run, returns the same as by XLA, and takes less time."""
+    def _tried(
+        self, values: Sequence[Any], results: Sequence[np.ndarray], seconds: float, by_xla: _Run
+    ) -> _Program | None:
+        """The program, if it can be run, returns the `results` of XLA, and takes less time.
+
+        `seconds`: that XLA took.
+        """
         try:
-            results = list(map(np.asarray, by_xla(values)))
+            if seconds > _LONGEST_SECONDS:
+                raise UnknownError(f"a run takes {seconds:.1f} seconds")
             program = self._read(values, results)
             direct, own_seconds = program.run(values), _seconds(lambda: program.run(values))
             is_slower = processor.thread_count() > 1 and _is_slower(

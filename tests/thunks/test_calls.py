@@ -342,6 +342,17 @@ def test_memory_is_bounded(
     assert ("it takes 512 bytes of memory" in caplog.text) != is_direct
 
 
+def test_long_runs_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "jaxdelegate")
+    monkeypatch.setattr(calls, "_LONGEST_SECONDS", 0.0)
+    direct, program = prepared(monkeypatch, lambda x: x + 1, X)
+    assert not direct.is_ready
+    assert program.runs == 3
+    assert "a run takes 0.0 seconds" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("threads", "seconds", "is_direct"),
     [
