@@ -15,6 +15,7 @@ namespace kernels {
 namespace {
 
 constexpr double kTaskProducts = 4e5;  // that justify waking a thread
+constexpr long kTaskValues = 20'000;    // to quantize, that do, too
 constexpr long kRowsOfRead = 4;        // multiplied in the time of reading a weight from memory
 constexpr long kTasks = 4;             // per thread, since threads do not run equally fast
 constexpr long kRowsOfTask = 64;       // the fewest for which a task prepares weights again
@@ -31,13 +32,15 @@ constexpr long kPassColumns = 1024;  // whose sums stay in a cache until they ar
 struct Rows {
   const FullyConnected& f;
   const Int8Functions& functions;
+  const WidenedFunctions* widened;  // null: the bytes are all that is needed
   uint8_t* bytes;
+  int16_t* wide;
   long stride;
   QuantizedRow* quantized;
+  long rows_of_task;
 };
 
-void quantize_row(const void* data, long row) {
-  const Rows& r = *static_cast<const Rows*>(data);
+void quantize_row(const Rows& r, long row) {
   const long depth = r.f.depth;
   const float* const x = r.f.x + row * depth;
   uint8_t* const y = r.bytes + row * r.stride;
@@ -58,24 +61,42 @@ void quantize_row(const void* data, long row) {
   r.quantized[row] = {p.scale, p.zero};
 }
 
+void quantize_rows(const void* data, long index) {
+  const Rows& r = *static_cast<const Rows*>(data);
+  const long first = index * r.rows_of_task, end = std::min(r.f.rows + 1, first + r.rows_of_task);
+  for (long row = first; row < end; ++row) {
+    quantize_row(r, row);
+    const long at = row * r.stride;
+    if (r.widened != nullptr) r.widened->widen_factors(r.bytes + at, r.stride, 0, r.wide + at);
+  }
+}
+
+bool are_few(const FullyConnected& f, const Int8Functions& functions) {
+  const bool is_int8 = f.bits == 8 && f.block_scales == nullptr;
+  return f.rows <= functions.most_rows_by_few[is_int8 ? 0 : 1];
+}
+
 // Valid in this thread until the next call.
 Rows quantized(const FullyConnected& f, const InstructionSet& set, const ThreadPool& pool) {
   static thread_local Scratch<uint8_t> byte_scratch;
+  static thread_local Scratch<int16_t> wide_scratch;
   static thread_local Scratch<QuantizedRow> row_scratch;
   long stride = round_up(f.depth, kFileStep);
   if (stride % kPage == 0) stride += 64;
+  const long values = (f.rows + 1) * stride;
+  const bool is_wide = f.bits == 8 && !are_few(f, *set.int8) && set.widened != nullptr;
+  const long tasks = std::clamp(f.rows * f.depth / kTaskValues, 1L, pool.size() * kTasks);
   const Rows rows{
       .f = f,
       .functions = *set.int8,
-      .bytes = byte_scratch.of((f.rows + 1) * stride),
+      .widened = is_wide ? set.widened : nullptr,
+      .bytes = byte_scratch.of(values),
+      .wide = is_wide ? wide_scratch.of(values) : nullptr,
       .stride = stride,
       .quantized = row_scratch.of(f.rows),
+      .rows_of_task = ceil_div(f.rows + 1, tasks),
   };
-  if (f.rows * f.depth < kTaskProducts / kRowsOfRead) {
-    for (long row = 0; row <= f.rows; ++row) quantize_row(&rows, row);
-  } else {
-    pool.loop(f.rows + 1, quantize_row, &rows);
-  }
+  pool.loop(ceil_div(f.rows + 1, rows.rows_of_task), quantize_rows, &rows);
   return rows;
 }
 
@@ -423,24 +444,14 @@ void run_many_rows(const Rows& rows, const InstructionSet& set, const typename E
   pool.loop(tasks * work.row_tasks, run_many<E>, &work);
 }
 
-// Rows of bytes as int16.
-const int16_t* widened(const Rows& rows, const InstructionSet& set) {
-  static thread_local Scratch<int16_t> scratch;
-  const long count = (rows.f.rows + 1) * rows.stride;
-  int16_t* const wide = scratch.of(count);
-  set.widened->widen_factors(rows.bytes, count, 0, wide);
-  return wide;
-}
-
 }  // namespace
 
 void run(const FullyConnected& f, const InstructionSet& set, const ThreadPool& pool) {
   const Rows rows = quantized(f, set, pool);
-  const bool is_int8 = f.bits == 8 && f.block_scales == nullptr;
-  if (f.rows <= set.int8->most_rows_by_few[is_int8 ? 0 : 1]) {
+  if (are_few(f, *set.int8)) {
     run_few_rows(rows, pool);
-  } else if (set.widened != nullptr && f.bits == 8) {
-    run_many_rows(rows, set, widened(rows, set), set.widened->many_rows, pool);
+  } else if (rows.widened != nullptr) {
+    run_many_rows(rows, set, rows.wide, set.widened->many_rows, pool);
   } else {
     run_many_rows(rows, set, rows.bytes, set.int8->many_rows, pool);
   }
