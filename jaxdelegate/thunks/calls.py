@@ -13,6 +13,7 @@ import functools
 import logging
 import struct
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -288,6 +289,7 @@ class DirectCalls:
         """
         self._executable, self._constants, self._states = executable, constants, states
         self._left = _RUNS_BEFORE if why_not() is None else 0
+        self._lock = threading.Lock()
         self._program: _Program | None = None
 
     @property
@@ -310,13 +312,17 @@ class DirectCalls:
             return by_xla(values) if direct is None else direct
         begin = time.perf_counter()
         results = by_xla(values)
-        if self._left > 0 and self._is_from_host(values):
-            self._left -= 1
-            if self._left == 0:
-                results = list(map(np.asarray, results))
-                seconds = time.perf_counter() - begin
-                self._program = self._tried(values, results, seconds, by_xla)
+        if self._left > 0 and self._is_from_host(values) and self._is_last_before():
+            results = list(map(np.asarray, results))
+            seconds = time.perf_counter() - begin
+            self._program = self._tried(values, results, seconds, by_xla)
         return results
+
+    def _is_last_before(self) -> bool:
+        """Count a run by XLA; whether it was the last one: of threads that run at once, one's."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
 
     def _is_from_host(self, values: Sequence[Any]) -> bool:
         inputs = values[: len(values) - self._states]

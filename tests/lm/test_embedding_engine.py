@@ -17,8 +17,10 @@ from jaxdelegate import lm
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.lm.audio.decoding import samples_of
 from jaxdelegate.lm.audio.spectra import log_mel_spectra
+from jaxdelegate.lm.encoder_graph import EncoderSpec
 from jaxdelegate.lm.vision.decoding import pixels_of
 from jaxdelegate.lm.vision.tensors import scaled, tensors_of
+from jaxdelegate.thunks import calls
 from tests.support.audio_models import file_of as sound_of
 from tests.support.audio_models import rows_by_numpy as sounds_by_numpy
 from tests.support.audio_models import tone
@@ -56,6 +58,24 @@ def engine(path: Path) -> Iterator[lm.EmbeddingEngine]:
 def ids(text: str) -> list[int]:
     """The bytes, between the special tokens."""
     return [BOS, *(len(SPECIAL) + byte for byte in text.encode()), EOS]
+
+
+@pytest.mark.usefixtures("built")
+def test_a_cpu_runs_the_encoder_without_xlas_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_seconds", lambda _: 0.0)  # whatever takes less time
+    path = tmp_path / "model.litertlm"
+    path.write_bytes(embedding_bundle(model=text_encoder((16,), size=20)))
+    with lm.EmbeddingEngine(path, lm.Backend.CPU(), cache_dir=":nocache") as engine:
+        model = engine._model
+        assert model is not None
+        first, *others = (model.embeddings([ids("abc")], 1) for _ in range(5))
+        program, _ = model.program(EncoderSpec("encoder_16", 1))
+        assert program._direct is not None
+        assert program._direct.is_ready
+        for rows in others:
+            np.testing.assert_array_equal(rows, first)
 
 
 @functools.cache

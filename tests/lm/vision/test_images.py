@@ -13,17 +13,21 @@ from litert_lm_builder.runtime.proto.llm_model_type_pb2 import LlmModelType
 from PIL import Image
 
 from jaxdelegate import lm
+from jaxdelegate.bundles.bundle import open_bundle
 from jaxdelegate.bundles.metadata import IMAGE_FAMILIES
 from jaxdelegate.errors import GenerationError, ModelError, OptionError
 from jaxdelegate.kernels import processor
+from jaxdelegate.lm.contents.content_program import ContentSpec
 from jaxdelegate.lm.contents.encoded_content import EncodedContent
 from jaxdelegate.lm.model_runner import ModelRunner
 from jaxdelegate.lm.request import Request
 from jaxdelegate.lm.sampling_params import SamplingParams
 from jaxdelegate.lm.soft_tokens import SoftToken
 from jaxdelegate.lm.vision import decoding
+from jaxdelegate.lm.vision.image_encoder import ImageEncoder
 from jaxdelegate.lm.vision.resizing import resized
 from jaxdelegate.lm.vision.tensors import scaled, tensors_of
+from jaxdelegate.thunks import calls
 from tests.lm.test_prompts_together import as_on_a_gpu
 from tests.support.language_models import SPECIAL, language_bundle, until_stop
 from tests.support.vision_models import (
@@ -41,6 +45,7 @@ from tests.support.vision_models import (
     pixel_encoder,
     rows_by_numpy,
     square_encoder,
+    transformer_bundle,
     vision_bundle,
     whole_encoder,
 )
@@ -305,6 +310,20 @@ def test_a_run_that_is_left_over_takes_all_threads(
     files = [file_of(picture(20, 20, seed)) for seed in range(70, 73)]
     encoder.encode([encoder.read(data) for data in files])
     assert seen == [1, 1, None]
+
+
+@pytest.mark.usefixtures("built")
+def test_a_cpu_runs_an_encoder_without_xlas_runtime(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(calls, "_seconds", lambda _: 0.0)  # whatever takes less time
+    encoder = ImageEncoder(open_bundle(transformer_bundle()), {"platform": "cpu"}, ":nocache")
+    image = tensors_of(np.asarray(picture(30, 20)), encoder.graph)
+    (first,), *others = (encoder._model.embeddings([image]) for _ in range(4))
+    program, _ = encoder._model.program(ContentSpec(image.key))
+    assert program._direct is not None
+    assert program._direct.is_ready
+    for (rows,) in [*others, encoder._model.embeddings([image], threads=1)]:
+        np.testing.assert_array_equal(rows, first)
+    encoder.close()
 
 
 def test_runs_are_smaller_while_their_programs_are_compiled(tmp_path: Path):
