@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jaxdelegate.lm.threads import in_thread
+from jaxdelegate.lm.threads import Lane, in_thread
 from jaxdelegate.serve import bodies
 from jaxdelegate.serve.clients import Client, RequestError, shown
 from jaxdelegate.serve.endpoints import (
@@ -79,9 +79,8 @@ class _Api:
         self._served, self._budgets = served, budgets
         # One thread prepares short requests, one long ones, one those with images and sounds, which
         # may take seconds like schemas, which have one, too.
-        lanes = [asyncio.Semaphore() for _ in range(4)]
-        self._short, self._long, self._files, self._schemas = lanes
-        self._urls = asyncio.Semaphore(_MOST_LOADING)
+        self._short, self._long, self._files, self._schemas = (Lane() for _ in range(4))
+        self._urls = Lane(_MOST_LOADING)
 
     async def models(self, _request: Request) -> Response:
         data = [self._model_object(model) for model in self._served.language_models.values()]
@@ -179,15 +178,11 @@ class _Api:
             lane = self._urls
         return await self._in_turn(request, lane, lambda: prepare(body))
 
-    async def _in_turn(self, request: Request, lane: asyncio.Semaphore, work: Callable[[], T]) -> T:
-        """Do some work in a thread, one at a time; a RequestError of status 503 at a timeout."""
+    async def _in_turn(self, request: Request, lane: Lane, work: Callable[[], T]) -> T:
+        """Do some work in a lane's thread; a RequestError of status 503 at a timeout."""
 
         async def turn() -> T:
-            await lane.acquire()
-            working = asyncio.wrap_future(in_thread(work))
-            working.add_done_callback(lambda _: lane.release())
-            working.add_done_callback(asyncio.Future.exception)  # none waits if the client left
-            return await asyncio.shield(working)  # the lane is taken until the thread ends
+            return await asyncio.wrap_future(lane.submit(work))
 
         try:
             async with asyncio.timeout(self._served.limits.seconds):
