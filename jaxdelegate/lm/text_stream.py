@@ -1,5 +1,6 @@
 """Tokens to text while they arrive: only what later tokens cannot change."""
 
+import collections
 import os.path
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,7 +32,16 @@ class TextStream:
         self._tokenizer, self._skips_special = tokenizer, skips_special
         self._ids: list[int] = []
         self._known = ""  # what was returned of their text
-        self._forget([*filter(tokenizer.has, before)])
+        self._forget(self._end_of(before))
+
+    def _end_of(self, ids: Sequence[int]) -> list[int]:
+        """The last tokens, back to one that has a text of its own."""
+        found, tokenizer = collections.deque[int](), self._tokenizer
+        for token in filter(tokenizer.has, reversed(ids)):
+            found.appendleft(token)
+            if not tokenizer.is_byte(token) and tokenizer.decode([token]):
+                break
+        return [*found]
 
     def add(self, ids: Sequence[int]) -> str:
         """The text that these tokens add; without an incomplete character at its end."""

@@ -1,5 +1,6 @@
 """Refuses requests of foreign web pages: a browser lets them send some to its own machine."""
 
+import functools
 import ipaddress
 from urllib.parse import urlsplit
 
@@ -75,6 +76,7 @@ def _is_loopback(name: str | None) -> bool:
     return address is not None and address.is_loopback
 
 
+@functools.lru_cache(256)
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name)

@@ -117,7 +117,8 @@ class TextBatcher(Worker):
         with self._change:
             for job in jobs:
                 job.is_cancelled = True
-                self._queue.remove(job)
+                if job.running is None:
+                    self._queue.remove(job)
             self._count_waiting()
             self._change.notify()
 
