@@ -12,7 +12,7 @@ import json
 import math
 import os
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxdelegate.errors import JaxDelegateError, ModelError
@@ -25,7 +25,8 @@ _EXTRA = "lm"
 _SIZE_BYTES = 8  # before compressed JSON
 _SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 _MOST_TOKENS = 1 << 31
-_MOST_REMEMBERED, _REMEMBERED = 2, 1 << 14  # tokens of a text, and texts
+_FEW, _SHORT = 2, 256  # tokens and characters of texts that are kept
+_MOST_KEPT = 1 << 14
 _MOST_CHARACTERS = 1 << 26  # in a text between two steps
 _MOST_STEPS = 1 << 25  # a step tries one token at one place; these take seconds
 
@@ -53,15 +54,19 @@ class Tokenizer(abc.ABC):
         Raises:
             ValueError: an id is not in the vocabulary.
         """
-        if len(ids) > _MOST_REMEMBERED:
-            return self._decode([self._known(i) for i in ids])
-        return self._text_of_few(tuple(ids))
+        key = tuple(ids)
+        if (text := self._kept.get(key)) is None:
+            text = self._decode([self._known(i) for i in key])
+            if len(key) <= _FEW and len(text) <= _SHORT:
+                if len(self._kept) >= _MOST_KEPT:
+                    self._kept.clear()
+                self._kept[key] = text
+        return text
 
     @functools.cached_property
-    def _text_of_few(self) -> Callable[[tuple[int, ...]], str]:
-        """Streams decode each token, and then it and the next one."""
-        remembered = functools.lru_cache(_REMEMBERED)
-        return remembered(lambda ids: self._decode([self._known(i) for i in ids]))
+    def _kept(self) -> dict[tuple[int, ...], str]:
+        """Texts: streams decode each token, and then it and the next one."""
+        return {}
 
     def token(self, index: int) -> str:
         """The text of one token in the vocabulary, for example "▁the".

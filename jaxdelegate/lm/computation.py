@@ -272,7 +272,9 @@ class _Traced:
         self, _params: Any, caches: Caches, source: Any, target: Any, count: Any
     ) -> tuple[Caches]:
         """A CPU copies no more than the first `count` entries, in blocks, where it can."""
-        axes = self._graph.axes if self._platform == "cpu" else {}
+        axes = self._graph.axes
+        if self._platform != "cpu" or not axes:
+            return (_with_slot(caches, target, _of_slot(caches, source)),)
         whole = {name: cache for name, cache in caches.items() if name not in axes}
 
         def block(i: Any, now: Caches) -> Caches:

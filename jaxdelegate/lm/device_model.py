@@ -233,13 +233,12 @@ class DeviceModel(abc.ABC, Generic[T]):
 
     def program(self, spec: T) -> tuple[Program, Runtime]:
         """A program, and where it runs; several threads compile it once."""
-        weights, programs = self._current()
-        try:
-            return self._program(spec, weights, programs), weights.runtime
-        except client.NeedsJaxError:
-            self._switch_to_jax()
+
+        def found() -> tuple[Program, Runtime]:
             weights, programs = self._current()
             return self._program(spec, weights, programs), weights.runtime
+
+        return self._tried(found)
 
     def has_program(self, spec: T) -> bool:
         """Whether a program is in memory."""

@@ -1,7 +1,9 @@
 """Tokenizers of bundles from anyone: each is refused or used, in bounded time and memory."""
 
 import base64
+import copy
 import json
+import pickle
 import subprocess
 import sys
 import time
@@ -187,3 +189,23 @@ def test_damaged_sentencepiece_models_are_refused(content: bytes, says: str) -> 
 def test_errors_of_callers_stay() -> None:
     with pytest.raises(TypeError):
         hugging_face().encode("\ud800")
+
+
+def test_short_texts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not long ones: a hostile tokenizer could make gigabytes of them."""
+    monkeypatch.setattr("jaxdelegate.bundles.tokenizers._MOST_KEPT", 2)
+    decoder = replace("b", "long" * 100)
+    tokenizer, decoded = hugging_face(decoder=decoder), list[list[int]]()
+    decode = tokenizer._decode
+    monkeypatch.setattr(tokenizer, "_decode", lambda ids: decoded.append(ids) or decode(ids))
+    for _ in range(2):
+        assert [tokenizer.decode(ids) for ids in ([0], [0, 2])] == ["a", "aaa"]
+    assert decoded == [[0], [0, 2]]
+    for ids in ([1], [1], [0, 0, 0], [0, 0, 0], [2], [0]):
+        tokenizer.decode(ids)
+    assert decoded[2:] == [[1], [1], [0, 0, 0], [0, 0, 0], [2], [0]]
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="expected an id"):
+        tokenizer.decode([3])
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.decode([0, 2]) == copy.deepcopy(tokenizer).decode([0, 2]) == "aaa"

@@ -23,8 +23,8 @@ from jaxdelegate.lru_cache import LruCache
 from jaxdelegate.text import printable
 
 _MOST_KEPT = 64
-# Inputs of a run of several rows on a CPU. With 0.4, 0.6 and 1.9 MB a row, several rows took 5 to
-# 150% longer than one by one on an EPYC; with 0.15 MB four took 19% less.
+# Inputs of a run of several rows on a CPU. On an EPYC such runs took longer than rows one by one
+# for encoders of 0.4, 0.6 and 1.9 MB a row, and less for one of 0.15 MB.
 _MOST_BYTES_ON_CPU = 640 << 10
 
 

@@ -182,7 +182,11 @@ class _Api:
         """Do some work in a lane's thread; a RequestError of status 503 at a timeout."""
 
         async def turn() -> T:
-            return await asyncio.wrap_future(lane.submit(work))
+            working = lane.submit(work)
+            try:
+                return await asyncio.wrap_future(working)
+            finally:
+                working.cancel()  # at once: the lane may come to it now
 
         try:
             async with asyncio.timeout(self._served.limits.seconds):

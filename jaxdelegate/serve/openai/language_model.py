@@ -195,8 +195,7 @@ class LanguageModel(TextModel):
             **self._engine_options(),
         )
         close(self.engine.close)
-        has_grammars = "json" in settings.warm
-        self._grammar = in_thread(self._read_grammar) if has_grammars else None
+        reading = in_thread(self._read_grammar) if "json" in settings.warm else None
         configs = {name: LoraConfig(path) for name, path in settings.lora.items()}
         self.adapters = {name: self.engine.adapter(each) for name, each in configs.items()}
         self._compiler = self.engine.new_background_compiler()
@@ -206,7 +205,7 @@ class LanguageModel(TextModel):
         with waiting(f"{self.name} is being compiled, and not ready before"):
             self._warm_up(self.engine)
         self.worker.memory = self._memory(self.engine)
-        self._begin_warming(self.engine)
+        self._begin_warming(self.engine, [] if reading is None else [("json", reading.result)])
 
     def _rank_config(self) -> LoraRankConfig | None:
         """For the first adapter, whose rank the others have, too."""
@@ -229,12 +228,12 @@ class LanguageModel(TextModel):
             runner.begin(0, Request([0], 1, params))
             runner.decode()
 
-    def _begin_warming(self, engine: Engine) -> None:
+    def _begin_warming(self, engine: Engine, grammar: Sequence[tuple[str, Work]]) -> None:
+        """`grammar`: waits until the thread that reads grammars is ready."""
         kinds, runner = self.settings.warm, engine.new_runner(self.settings.max_batch_size)
         declared = engine.text.sampling_params().variant(self.vocabulary)
         programs = warm_programs(runner, declared, kinds)
         first = next((i for i, (kind, _) in enumerate(programs) if kind == "json"), len(programs))
-        grammar = [] if self._grammar is None else [("json", self._grammar.result)]
         works: list[tuple[str, Work]] = [*programs[:first], *grammar, *programs[first:]]
         for kind, encoder in (("images", engine.images), ("sounds", engine.sounds)):
             if encoder is not None and kind in kinds:
